@@ -1,0 +1,1 @@
+//! Next-fire: a pure function of a definition and an instant.

@@ -1,0 +1,98 @@
+//! The project's own commands: `cargo xtask test` checks everything and changes nothing,
+//! `cargo xtask fix` formats and applies what clippy can mend.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool talks on its streams"
+)]
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// A named step: arguments of cargo, and extra environment.
+type Step = (
+    &'static str,
+    &'static [&'static str],
+    &'static [(&'static str, &'static str)],
+);
+
+const TEST: &[Step] = &[
+    ("format", &["fmt", "--all", "--check"], &[]),
+    (
+        "lints",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        &[],
+    ),
+    ("tests", &["test", "--workspace", "--locked"], &[]),
+    (
+        "docs",
+        &["doc", "--workspace", "--no-deps", "--locked"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    ),
+];
+
+const FIX: &[Step] = &[
+    (
+        "clippy --fix",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--fix",
+            "--allow-dirty",
+            "--allow-staged",
+        ],
+        &[],
+    ),
+    ("format", &["fmt", "--all"], &[]),
+];
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("test") => run(TEST),
+        Some("fix") => run(FIX),
+        _ => {
+            eprintln!("usage: cargo xtask test | fix");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(steps: &[Step]) -> ExitCode {
+    let started = Instant::now();
+    for (name, arguments, environment) in steps {
+        println!("== {name}: cargo {}", arguments.join(" "));
+        let step = Instant::now();
+        let status = Command::new("cargo")
+            .args(*arguments)
+            .envs(environment.iter().copied())
+            .status();
+        match status {
+            Ok(status) if status.success() => {
+                println!("== {name}: ok in {} s", step.elapsed().as_secs());
+            }
+            Ok(status) => {
+                eprintln!("== {name}: failed ({status})");
+                return ExitCode::FAILURE;
+            }
+            Err(error) => {
+                eprintln!("== {name}: cannot run cargo: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!(
+        "== all {} steps ok in {} s",
+        steps.len(),
+        started.elapsed().as_secs()
+    );
+    ExitCode::SUCCESS
+}
