@@ -1,6 +1,10 @@
 //! A distributed job scheduler that never misses and never repeats a scheduled fire.
 
 pub mod backend;
+pub mod cancel;
 pub mod duration;
 pub mod env;
+pub mod handler;
+pub mod job;
+pub mod recipe;
 pub mod schedule;

@@ -1,0 +1,3 @@
+//! Jobs (templates) and runs (their fires).
+
+pub mod run;

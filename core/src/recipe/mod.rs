@@ -1,0 +1,3 @@
+//! Built once on the store's primitives, so that no store can get it differently.
+
+pub mod session;
