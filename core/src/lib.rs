@@ -3,4 +3,5 @@
 pub mod backend;
 pub mod duration;
 pub mod env;
+pub mod model;
 pub mod schedule;
