@@ -99,7 +99,9 @@ impl Revised {
         })
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of the keys and values that it holds.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.changes.iter().map(Change::bytes).sum()
     }
 }
