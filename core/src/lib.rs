@@ -7,4 +7,5 @@ pub mod env;
 pub mod handler;
 pub mod job;
 pub mod recipe;
+pub mod model;
 pub mod schedule;
