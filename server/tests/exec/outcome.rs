@@ -50,12 +50,14 @@ async fn what_cannot_be_started_says_what_and_why() {
     };
     let plain = script("plain", "#!/bin/sh\n", 0o644);
     let lost = script("lost", "#!/no/such/interpreter -x\n", 0o755);
+    let bare = script("bare", "echo never\n", 0o755);
     let directory = bench.dir.path().to_str().unwrap();
     for (program, why) in [
         ("no-such-program-anywhere", "in PATH"),
         ("/no/such/file", "no such file"),
         (&plain, "chmod +x"),
         (&lost, "/no/such/interpreter"),
+        (&bare, "#!/bin/sh"),
         (directory, "is a directory"),
         ("", "empty"),
     ] {
