@@ -52,12 +52,28 @@ async fn start_node(bench: &Bench, fence_ms: u64, script: &str) -> Child {
     let node = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "faults::node"])
         .env(NODE, told.to_string())
+        .env("DATABASE_PASSWORD", "s3cret")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     until("ready", || bench.file("ready").exists()).await;
     node
+}
+
+#[tokio::test]
+async fn secrets_of_the_node_stay_with_it() {
+    let bench = Bench::new();
+    let script = "cat /proc/$$/environ /proc/$PPID/environ > $1/seen; touch $1/ready; \
+                  while ! [ -e $1/go ]; do sleep 0.05; done";
+    let mut node = start_node(&bench, 0, script).await;
+    let given = std::fs::read_to_string(format!("/proc/{}/environ", node.id())).unwrap();
+    assert!(given.contains("DATABASE_PASSWORD=s3cret"));
+    std::fs::write(bench.file("go"), "").unwrap();
+    let seen = std::fs::read_to_string(bench.file("seen")).unwrap();
+    assert!(seen.contains("PUNCTUAL_JOB_ID=job"));
+    assert!(!seen.contains("DATABASE_PASSWORD") && !seen.contains(NODE));
+    assert!(node.wait().unwrap().success());
 }
 
 fn pid(child: &Child) -> i32 {

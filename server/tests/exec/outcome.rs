@@ -112,9 +112,7 @@ async fn what_the_policy_refuses_is_not_run() {
 }
 
 #[tokio::test]
-async fn environment_is_exact_and_holds_nothing_of_the_node() {
-    // Cargo gives this process more than any command may see.
-    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+async fn environment_is_exact() {
     let bench = Bench::new();
     let env = [
         ("LANG", "C"),
