@@ -21,6 +21,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::job::spec::OnLost;
 use crate::keys::AttemptKey;
 use crate::recipe::view::{View, ViewEvent, forward};
 
