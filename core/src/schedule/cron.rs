@@ -1,0 +1,468 @@
+//! A compiled cron expression: sets of bits, 40 bytes and a box for what few expressions use.
+
+use super::ast::{Ast, Field, Item, MONTHS, Numbering, WEEKDAYS, YEAR_MAX, YEAR_MIN};
+use super::civil::{self, days_in_month};
+use super::error::ScheduleError;
+use super::parse::{self, Parsed};
+use super::search::Steps;
+use super::spec::{Dialect, DstRules};
+use super::walk;
+use super::zone::Zone;
+
+/// A cron expression, reduced to what it matches.
+///
+/// ```
+/// use punctual::schedule::{Zone, cron::Cron, Dialect};
+/// let cron = Cron::parse("30 9 * * MON-FRI", Dialect::Auto).unwrap();
+/// let shanghai = Zone::get("Asia/Shanghai").unwrap();
+/// // 2026-01-01T00:00:00Z is Thursday, 08:00 in Shanghai.
+/// assert_eq!(cron.next(1_767_225_600_000, &shanghai), Some(1_767_231_000_000));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cron {
+    /// Bit n: second n.
+    pub(crate) seconds: u64,
+    /// Bit n: minute n.
+    pub(crate) minutes: u64,
+    /// Bit n: hour n.
+    pub(crate) hours: u32,
+    /// Bit n: day n of the month.
+    pub(crate) days: u32,
+    /// Bit n: month n.
+    pub(crate) months: u16,
+    /// Bit n: weekday n, 0 is Sunday.
+    pub(crate) weekdays: u8,
+    pub(crate) traits: Traits,
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// Facts about an expression, as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Traits(u8);
+
+impl Traits {
+    /// A day matches when either day field does, not both.
+    const EITHER_DAY: u8 = 1;
+    /// It is an interval, not a fixed time.
+    const INTERVAL: u8 = 2;
+    /// No day of the calendar matches.
+    const NEVER: u8 = 4;
+
+    fn set(&mut self, bit: u8, value: bool) {
+        self.0 |= if value { bit } else { 0 };
+    }
+}
+
+/// What few expressions use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Extra {
+    /// Bit n: n days before the last day of the month.
+    pub(crate) last: u32,
+    /// Bit n: the weekday nearest to day n.
+    pub(crate) nearest: u32,
+    /// Bit n: the weekday nearest to n days before the last one.
+    pub(crate) last_nearest: u32,
+    /// Weekday bits of the first, second, .. fifth of the month.
+    pub(crate) nth: [u8; 5],
+    /// Weekday bits of the last of the month.
+    pub(crate) last_weekdays: u8,
+    /// Bit n: the year 1970 + n.
+    pub(crate) years: Option<[u64; 4]>,
+}
+
+const ALL_WEEKDAYS: u8 = 0x7f;
+
+impl Cron {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// With field, position and advice when the text is no expression of the dialect, or when
+    /// `auto` leaves open which weekday a number means. An expression that never fires is read.
+    pub fn parse(text: &str, dialect: Dialect) -> Result<Self, ScheduleError> {
+        Self::parse_with(text, dialect, None)
+    }
+
+    /// Reads an expression; an error about an ambiguous weekday lists the next three dates of
+    /// both readings after `example_after_ms` (Unix milliseconds) in that zone.
+    ///
+    /// # Errors
+    /// As [`Cron::parse`].
+    pub fn parse_with(
+        text: &str,
+        dialect: Dialect,
+        example_after_ms: Option<(i64, &Zone)>,
+    ) -> Result<Self, ScheduleError> {
+        Self::read(text, dialect, example_after_ms).map(|(_, cron)| cron)
+    }
+
+    /// The expression as written and as compiled.
+    pub(crate) fn read(
+        text: &str,
+        dialect: Dialect,
+        example_after_ms: Option<(i64, &Zone)>,
+    ) -> Result<(Ast, Self), ScheduleError> {
+        match parse::parse(text, dialect)? {
+            Parsed::Done(ast) => {
+                let cron = Self::compile(&ast);
+                Ok((*ast, cron))
+            }
+            Parsed::Ambiguous {
+                unix,
+                quartz,
+                start,
+                len,
+            } => Err(ScheduleError::new(
+                "day of week",
+                "a weekday number means different days in the two dialects of 6 fields",
+            )
+            .at(start, len)
+            .hint(format!(
+                "write the name ({}), or set `dialect: unix` ({}) or `dialect: quartz` ({})",
+                unix.as_ref()
+                    .map_or_else(|_| "MON".to_owned(), |ast| weekday_text(&ast.weekday)),
+                reading(&unix, example_after_ms),
+                reading(&quartz, example_after_ms),
+            ))),
+        }
+    }
+
+    pub(crate) fn compile(ast: &Ast) -> Self {
+        let mut extra = Extra::default();
+        let mut cron = Self {
+            seconds: bits(&ast.second),
+            minutes: bits(&ast.minute),
+            hours: bits(&ast.hour) as u32,
+            days: bits(&ast.day) as u32,
+            months: bits(&ast.month) as u16,
+            weekdays: weekday_bits(&ast.weekday),
+            traits: Traits(0),
+            extra: None,
+        };
+        for &item in ast.day.items.iter().chain(&ast.weekday.items) {
+            let day = |number: u32| 1u8 << weekday_index(ast.numbering, number);
+            match item {
+                Item::Last(days) => extra.last |= 1 << days,
+                Item::Nearest(day) => extra.nearest |= 1 << day,
+                Item::LastNearest(days) => extra.last_nearest |= 1 << days,
+                Item::Nth(number, nth) => extra.nth[nth as usize - 1] |= day(number),
+                Item::LastWeekday(number) => extra.last_weekdays |= day(number),
+                _ => {}
+            }
+        }
+        if let Some(years) = &ast.year
+            && !years.is_open()
+        {
+            let set = extra.years.insert([0; 4]);
+            for year in years.items.iter().flat_map(|&item| years.values(item)) {
+                let index = (year - YEAR_MIN) as usize;
+                set[index / 64] |= 1 << (index % 64);
+            }
+        }
+        if extra != Extra::default() {
+            cron.extra = Some(Box::new(extra));
+        }
+        let either = ast.numbering == Numbering::Unix
+            && !ast.day.star
+            && !ast.weekday.star
+            && !ast.weekday.plus;
+        cron.traits.set(Traits::EITHER_DAY, either);
+        let interval = [&ast.second, &ast.minute, &ast.hour]
+            .iter()
+            .any(|field| field.is_stepped())
+            || cron.seconds.count_ones() == 60
+            || cron.minutes.count_ones() == 60
+            || cron.hours.count_ones() == 24;
+        cron.traits.set(Traits::INTERVAL, interval);
+        let never = !cron.has_a_day();
+        cron.traits.set(Traits::NEVER, never);
+        cron
+    }
+
+    /// Whether a day matches when either day field does (both must otherwise).
+    pub(crate) fn is_either_day(&self) -> bool {
+        self.traits.0 & Traits::EITHER_DAY != 0
+    }
+
+    /// Whether it is an interval (follows the real time through a change of the clock) and not a
+    /// fixed time: its second, minute or hour holds `*` or a step or covers its whole range.
+    #[must_use]
+    pub fn is_interval(&self) -> bool {
+        self.traits.0 & Traits::INTERVAL != 0
+    }
+
+    /// Whether no day of the calendar ever matches, such as 30 February.
+    #[must_use]
+    pub fn never_fires(&self) -> bool {
+        self.traits.0 & Traits::NEVER != 0
+    }
+
+    /// The first fire strictly after an instant, under the default rules for changes of the clock.
+    /// Unix milliseconds, whole seconds; `None` is never.
+    #[must_use]
+    pub fn next(&self, after_ms: i64, zone: &Zone) -> Option<i64> {
+        walk::next(
+            self,
+            zone,
+            DstRules::default(),
+            walk::second_after(after_ms),
+        )
+        .map(|hit| hit.at * 1_000)
+    }
+
+    /// The last fire strictly before an instant; the mirror of [`Cron::next`].
+    #[must_use]
+    pub fn previous(&self, before_ms: i64, zone: &Zone) -> Option<i64> {
+        walk::previous(
+            self,
+            zone,
+            DstRules::default(),
+            walk::second_before(before_ms),
+        )
+        .map(|hit| hit.at * 1_000)
+    }
+
+    /// [`Cron::next`], with its work added to `steps`.
+    #[must_use]
+    pub fn next_counted(&self, after_ms: i64, zone: &Zone, steps: &mut Steps) -> Option<i64> {
+        let from = walk::second_after(after_ms);
+        walk::next_counted(self, zone, DstRules::default(), from, steps).map(|hit| hit.at * 1_000)
+    }
+
+    /// [`Cron::previous`], with its work added to `steps`.
+    #[must_use]
+    pub fn previous_counted(&self, before_ms: i64, zone: &Zone, steps: &mut Steps) -> Option<i64> {
+        let from = walk::second_before(before_ms);
+        walk::previous_counted(self, zone, DstRules::default(), from, steps)
+            .map(|hit| hit.at * 1_000)
+    }
+
+    /// Whether the years of the field hold `year`.
+    pub(crate) fn has_year(&self, year: i32) -> bool {
+        match self.years() {
+            None => true,
+            Some(years) => {
+                let index = year - YEAR_MIN as i32;
+                (0..256).contains(&index) && years[index as usize / 64] >> (index % 64) & 1 == 1
+            }
+        }
+    }
+
+    pub(crate) fn years(&self) -> Option<&[u64; 4]> {
+        self.extra.as_ref().and_then(|extra| extra.years.as_ref())
+    }
+
+    /// The days of a month that match, bit n for day n.
+    #[inline]
+    pub(crate) fn days_of(&self, year: i32, month: u32) -> u32 {
+        let length = days_in_month(year, month);
+        let all = ((1u64 << (length + 1)) - 2) as u32;
+        if self.weekdays == ALL_WEEKDAYS && !self.is_either_day() {
+            return match &self.extra {
+                None => self.days & all,
+                Some(extra) => {
+                    let first = civil::weekday(civil::days_from_civil(year, month, 1));
+                    (self.days | extra.days(length, first)) & all
+                }
+            };
+        }
+        let first = civil::weekday(civil::days_from_civil(year, month, 1));
+        let mut days = self.days;
+        let mut weekdays = spread(self.weekdays, first);
+        if let Some(extra) = &self.extra {
+            days |= extra.days(length, first);
+            weekdays |= extra.weekdays(length, first);
+        }
+        let matching = if self.is_either_day() {
+            days | weekdays
+        } else {
+            days & weekdays
+        };
+        matching & all
+    }
+
+    /// Whether any day of 400 years (after which the calendar repeats) or of its years matches.
+    fn has_a_day(&self) -> bool {
+        let years = if self.years().is_some() {
+            YEAR_MIN as i32..=YEAR_MAX as i32
+        } else {
+            2000..=2399
+        };
+        years.into_iter().any(|year| {
+            self.has_year(year)
+                && (1..=12)
+                    .any(|month| self.months >> month & 1 == 1 && self.days_of(year, month) != 0)
+        })
+    }
+
+    /// Why it never fires, in words such as `30 February never comes`.
+    #[must_use]
+    pub fn never_reason(&self) -> Option<String> {
+        if !self.never_fires() {
+            return None;
+        }
+        let only = |bits: u32| (bits.count_ones() == 1).then(|| bits.trailing_zeros());
+        let plain = self.weekdays == ALL_WEEKDAYS && self.days != 0;
+        Some(match (only(self.days), only(u32::from(self.months))) {
+            (Some(29), Some(2)) if plain => "29 February does not come in any of its years".into(),
+            (Some(day), Some(month)) if plain => {
+                format!("{day} {} never comes", MONTH_NAMES[month as usize - 1])
+            }
+            (Some(day), None) if plain => format!("none of its months has a day {day}"),
+            _ => "no day of the calendar matches its day, month, weekday and year fields".into(),
+        })
+    }
+}
+
+/// English names of the months.
+pub(crate) const MONTH_NAMES: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+impl Extra {
+    /// Days of the month that the day field's special items name.
+    fn days(&self, length: u32, first_weekday: u32) -> u32 {
+        let mut days = 0;
+        each_bit(self.last, |back| {
+            if back < length {
+                days |= 1 << (length - back);
+            }
+        });
+        each_bit(self.nearest, |day| {
+            if day <= length {
+                days |= 1 << nearest_workday(day, length, first_weekday);
+            }
+        });
+        each_bit(self.last_nearest, |back| {
+            if back < length {
+                days |= 1 << nearest_workday(length - back, length, first_weekday);
+            }
+        });
+        days
+    }
+
+    /// Days of the month that the weekday field's special items name.
+    fn weekdays(&self, length: u32, first_weekday: u32) -> u32 {
+        let mut days = 0;
+        for (week, &weekdays) in self.nth.iter().enumerate() {
+            if weekdays != 0 {
+                days |= spread(weekdays, first_weekday) & (0x7f << (week * 7 + 1)) as u32;
+            }
+        }
+        if self.last_weekdays != 0 {
+            days |= spread(self.last_weekdays, first_weekday) & (0x7f << (length - 6)) as u32;
+        }
+        days
+    }
+}
+
+/// The days, bit n for day n, of weekday bits in a month that begins on `first_weekday`.
+#[inline]
+fn spread(weekdays: u8, first_weekday: u32) -> u32 {
+    let week = u64::from(weekdays);
+    let turned = (week >> first_weekday | week << (7 - first_weekday)) & 0x7f;
+    // Five copies, seven bits apart, and day 1 at bit 1.
+    ((turned * 0x1020_4081) << 1) as u32
+}
+
+/// The day from Monday to Friday nearest to `day`, in the same month.
+fn nearest_workday(day: u32, length: u32, first_weekday: u32) -> u32 {
+    match (first_weekday + day - 1) % 7 {
+        6 if day == 1 => 3,
+        6 => day - 1,
+        0 if day == length => day - 2,
+        0 => day + 1,
+        _ => day,
+    }
+}
+
+fn each_bit(mut bits: u32, mut f: impl FnMut(u32)) {
+    while bits != 0 {
+        f(bits.trailing_zeros());
+        bits &= bits - 1;
+    }
+}
+
+fn bits(field: &Field) -> u64 {
+    field
+        .items
+        .iter()
+        .flat_map(|&item| field.values(item))
+        .fold(0, |bits, value| bits | 1 << value)
+}
+
+/// 0 for Sunday from the number of a dialect.
+pub(crate) fn weekday_index(numbering: Numbering, number: u32) -> u32 {
+    match numbering {
+        Numbering::Unix => number % 7,
+        Numbering::Quartz => number - 1,
+    }
+}
+
+fn weekday_bits(field: &Field) -> u8 {
+    field
+        .items
+        .iter()
+        .flat_map(|&item| field.values(item))
+        .fold(0, |bits, value| {
+            bits | 1 << weekday_index(field.limits.numbering, value)
+        })
+}
+
+/// A weekday field with names in the place of numbers, as the dialect means them.
+pub(crate) fn weekday_text(field: &Field) -> String {
+    let name = |number: u32| WEEKDAYS[weekday_index(field.limits.numbering, number) as usize];
+    let item = |&item: &Item| match item {
+        Item::All => "*".to_owned(),
+        Item::Any => "?".to_owned(),
+        Item::Value(day) => name(day).to_owned(),
+        Item::Range(from, to) => format!("{}-{}", name(from), name(to)),
+        Item::Nth(day, nth) => format!("{}#{nth}", name(day)),
+        Item::LastWeekday(day) => format!("{}L", name(day)),
+        stepped => {
+            let names: Vec<_> = field.values(stepped).into_iter().map(name).collect();
+            names.join(",")
+        }
+    };
+    let items: Vec<_> = field.items.iter().map(item).collect();
+    items.join(",")
+}
+
+/// One reading of an ambiguous expression: its weekdays, and its next dates.
+fn reading(
+    ast: &Result<Box<Ast>, ScheduleError>,
+    example_after_ms: Option<(i64, &Zone)>,
+) -> String {
+    let ast = match ast {
+        Ok(ast) => ast,
+        Err(error) => return format!("which refuses it: {}", error.message),
+    };
+    let days = weekday_text(&ast.weekday);
+    let Some((mut after_ms, zone)) = example_after_ms else {
+        return days;
+    };
+    let cron = Cron::compile(ast);
+    let mut dates = Vec::new();
+    while dates.len() < 3
+        && let Some(at_ms) = cron.next(after_ms, zone)
+    {
+        dates.push(zone.rfc3339(at_ms.div_euclid(1_000))[..10].to_owned());
+        after_ms = at_ms;
+    }
+    if dates.is_empty() {
+        return format!("{days}: never");
+    }
+    format!("{days}: {}", dates.join(", "))
+}
+
+const _: () = assert!(MONTHS.len() == MONTH_NAMES.len());
