@@ -2,9 +2,11 @@
 
 pub mod backend;
 pub mod cancel;
+pub mod control;
 pub mod duration;
 pub mod env;
 pub mod handler;
 pub mod job;
+pub mod node;
 pub mod recipe;
 pub mod schedule;

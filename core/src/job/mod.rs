@@ -1,3 +1,4 @@
 //! Jobs (templates) and runs (their fires).
 
 pub mod run;
+pub mod spec;
