@@ -1,6 +1,7 @@
 //! Every row of `cases/schedules.json`: expressions with the right answers, forward and backward,
 //! and texts that must be refused.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use chrono::DateTime;
 use punctual::schedule::cron::Cron;
 use punctual::schedule::{Calendars, Dialect, Schedule, ScheduleSpec, Verdict, Zone};

@@ -1,4 +1,5 @@
-//! A compiled schedule: what [`ScheduleSpec`] means on the real time line.
+//! A compiled schedule: the instants of a [`ScheduleSpec`](super::ScheduleSpec) on the real time
+//! line.
 
 use std::iter;
 use std::sync::Arc;
@@ -7,27 +8,26 @@ use chrono::{DateTime, Utc};
 
 use super::calendar::Excluded;
 use super::cron::Cron;
-use super::error::ScheduleError;
-use super::moment;
-use super::spec::{Calendars, DstRules, Gap, ScheduleSpec};
+use super::occurrence::{Occurrence, ScheduleKind, ScheduleSkip, Verdict};
+use super::spec::{DstRules, Gap};
 use super::walk::{self, Hit};
 use super::zone::Zone;
 use crate::duration::Millis;
 
 /// A schedule, ready to be asked: a pure function of instants. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Schedule(Arc<Inner>);
+pub struct Schedule(pub(crate) Arc<Inner>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Inner {
-    timing: Timing,
-    zone: Zone,
-    dst: DstRules,
-    rare: Option<Box<Rare>>,
+pub(crate) struct Inner {
+    pub(crate) timing: Timing,
+    pub(crate) zone: Zone,
+    pub(crate) dst: DstRules,
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timing {
+pub(crate) enum Timing {
     Cron(Cron),
     /// Unix seconds of the anchor, and the period in seconds.
     Every(i64, i64),
@@ -39,54 +39,12 @@ enum Timing {
 
 /// What few schedules have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Rare {
+pub(crate) struct Rare {
     /// Unix seconds, included.
-    start: Option<i64>,
-    end: Option<i64>,
-    excluded: Excluded,
-    jitter_ms: u64,
-}
-
-/// What kind of schedule it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScheduleKind {
-    /// Calendar times.
-    Cron,
-    /// A fixed period.
-    Every,
-    /// Once, at this instant (Unix milliseconds).
-    At(i64),
-    /// So long after the end of the last run: it has no instants of its own.
-    AfterFinish(Millis),
-    /// Never by itself.
-    OnDemand,
-}
-
-/// One instant of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Occurrence {
-    /// Unix milliseconds, a whole second.
-    pub at_ms: i64,
-    /// Whether it fires.
-    pub verdict: Verdict,
-}
-
-/// What the schedule itself says about one of its instants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It fires.
-    Fire,
-    /// It is skipped, and the skip is recorded.
-    Skip(ScheduleSkip),
-}
-
-/// Why a schedule skips one of its own instants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScheduleSkip {
-    /// Its day is in `exclude`.
-    Excluded,
-    /// Its time does not exist on that day, and `dst.gap` is `skip`.
-    DstGap,
+    pub(crate) start: Option<i64>,
+    pub(crate) end: Option<i64>,
+    pub(crate) excluded: Excluded,
+    pub(crate) jitter_ms: u64,
 }
 
 /// After so many times in gaps without one fire a schedule is taken to fire no more: gaps come
@@ -94,109 +52,6 @@ pub enum ScheduleSkip {
 const MAX_GAPS: u32 = 1_000;
 
 impl Schedule {
-    /// Compiles what a job file says.
-    ///
-    /// `anchor_ms` is the creation of the job (Unix milliseconds): `every` counts from it, cut to
-    /// the second, unless there is a `start`.
-    ///
-    /// # Errors
-    /// Names the key at fault; for `cron` also the position. A schedule that never fires is
-    /// accepted here, see [`Schedule::check`].
-    pub fn compile(
-        spec: &ScheduleSpec,
-        anchor_ms: i64,
-        calendars: &Calendars,
-    ) -> Result<Self, ScheduleError> {
-        let zone = match &spec.timezone {
-            Some(name) => Zone::get(name)?,
-            None => Zone::utc(),
-        };
-        let start = spec
-            .start
-            .as_ref()
-            .map(|text| moment::parse("start", text, &zone, spec.dst))
-            .transpose()?;
-        let end = spec
-            .end
-            .as_ref()
-            .map(|text| moment::parse("end", text, &zone, spec.dst))
-            .transpose()?;
-        if let (Some(start), Some(end)) = (start, end)
-            && end < start
-        {
-            return Err(ScheduleError::new("end", "it is earlier than `start`")
-                .hint("write an `end` after `start`, or leave one of them out"));
-        }
-        let rare = Rare {
-            // An instant is a whole second: the first one at or after `start`, the last one at or
-            // before `end`.
-            start: start.map(|ms| -(-ms).div_euclid(1_000)),
-            end: end.map(|ms| ms.div_euclid(1_000)),
-            excluded: Excluded::compile(&spec.exclude, calendars)?,
-            jitter_ms: spec.jitter.map_or(0, Millis::ms),
-        };
-        let anchor_ms = start.unwrap_or(anchor_ms);
-        let timing = timing(spec, anchor_ms, &zone)?;
-        Ok(Self(Arc::new(Inner {
-            timing,
-            zone,
-            dst: spec.dst,
-            rare: (rare != Rare::default()).then(|| Box::new(rare)),
-        })))
-    }
-
-    /// Compiles a schedule for a new job: one that has no fire after `now_ms` is refused, such as
-    /// 30 February or an `end` in the past. (`at` in the past is the caller's to judge: it fires
-    /// at once unless it is older than the job's start deadline.)
-    ///
-    /// # Errors
-    /// As [`Schedule::compile`], and when it would never fire.
-    pub fn check(
-        spec: &ScheduleSpec,
-        now_ms: i64,
-        calendars: &Calendars,
-    ) -> Result<Self, ScheduleError> {
-        let schedule = Self::compile(spec, now_ms, calendars)?;
-        let (field, text) = match (&schedule.0.timing, &spec.cron, &spec.at) {
-            (Timing::Cron(_), Some(text), _) => ("cron", text.as_str()),
-            (Timing::Every(..), ..) => ("every", ""),
-            (Timing::At(at), _, Some(text)) => {
-                if schedule
-                    .verdict_of_at(*at)
-                    .is_none_or(|verdict| verdict != Verdict::Fire)
-                {
-                    return Err(ScheduleError::new(
-                        "at",
-                        "the schedule never fires: its instant is excluded, or outside `start` and `end`",
-                    )
-                    .at(0, text.chars().count()));
-                }
-                return Ok(schedule);
-            }
-            _ => return Ok(schedule),
-        };
-        if schedule.next_fire(now_ms).is_some() {
-            return Ok(schedule);
-        }
-        let reason = match &schedule.0.timing {
-            Timing::Cron(cron) => cron.never_reason(),
-            _ => None,
-        };
-        let error = ScheduleError::new(
-            field,
-            match reason {
-                Some(reason) => format!("the schedule never fires: {reason}"),
-                None => "the schedule never fires again: nothing is left of its years, or between `start`, `end` and `exclude`".to_owned(),
-            },
-        )
-        .hint("write a date that comes, or leave the schedule out to run the job on demand only");
-        Err(if text.is_empty() {
-            error
-        } else {
-            error.at(0, text.chars().count())
-        })
-    }
-
     /// What kind of schedule it is.
     #[must_use]
     pub fn kind(&self) -> ScheduleKind {
@@ -340,25 +195,6 @@ impl Schedule {
         }
     }
 
-    /// How much later than its instant a run may start, in milliseconds, 0 to `jitter` inclusive.
-    /// A hash of job and instant: the same on all nodes.
-    #[must_use]
-    pub fn jitter_ms(&self, job_id: &str, instant_ms: i64) -> u64 {
-        let limit = self.0.rare.as_ref().map_or(0, |rare| rare.jitter_ms);
-        if limit == 0 {
-            return 0;
-        }
-        // FNV-1a over both, then a finalizer, since FNV alone leaves neighbouring instants close.
-        let bytes = job_id.bytes().chain(instant_ms.to_le_bytes());
-        let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        hash ^= hash >> 33;
-        ((u128::from(hash) * (u128::from(limit) + 1)) >> 64) as u64
-    }
-
     /// An instant of `every` or `at`, which follow no civil time; inside the years that fire.
     fn plain_hit(&self, at: i64) -> Option<Hit> {
         let civil = at + i64::from(self.0.zone.offset(at));
@@ -372,7 +208,7 @@ impl Schedule {
             })
     }
 
-    fn verdict_of_at(&self, at_ms: i64) -> Option<Verdict> {
+    pub(crate) fn verdict_of_at(&self, at_ms: i64) -> Option<Verdict> {
         self.next(at_ms - 1).map(|occurrence| occurrence.verdict)
     }
 
@@ -393,57 +229,4 @@ impl Schedule {
             verdict,
         }
     }
-}
-
-/// The one of `cron`, `every`, `after_finish` and `at` that is there.
-fn timing(spec: &ScheduleSpec, anchor_ms: i64, zone: &Zone) -> Result<Timing, ScheduleError> {
-    let given: Vec<&'static str> = [
-        ("cron", spec.cron.is_some()),
-        ("every", spec.every.is_some()),
-        ("after_finish", spec.after_finish.is_some()),
-        ("at", spec.at.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(key, given)| given.then_some(key))
-    .collect();
-    if let [first, second, ..] = given[..] {
-        return Err(ScheduleError::new(
-            second,
-            format!("`{first}` and `{second}` exclude each other"),
-        )
-        .hint("keep one of cron, every, after_finish and at, or make it two jobs"));
-    }
-    if let Some(text) = &spec.cron {
-        let cron = Cron::parse_with(text, spec.dialect, Some((anchor_ms, zone)))?;
-        return Ok(Timing::Cron(cron));
-    }
-    if let Some(period) = spec.every {
-        if period.ms() < 1_000 || !period.ms().is_multiple_of(1_000) {
-            return Err(ScheduleError::new(
-                "every",
-                format!("{period} is no whole number of seconds, 1 or more"),
-            )
-            .hint("write 1s, 90s, 6h or 7d"));
-        }
-        return Ok(Timing::Every(
-            anchor_ms.div_euclid(1_000),
-            period.ms_i64() / 1_000,
-        ));
-    }
-    if let Some(pause) = spec.after_finish {
-        if pause.ms() < 1_000 {
-            return Err(ScheduleError::new(
-                "after_finish",
-                format!("{pause} is less than a second"),
-            )
-            .hint("write 1s or more"));
-        }
-        return Ok(Timing::AfterFinish(pause));
-    }
-    if let Some(text) = &spec.at {
-        let at_ms = moment::parse("at", text, zone, spec.dst)?;
-        // Up to the whole second: a run is never early.
-        return Ok(Timing::At(-(-at_ms).div_euclid(1_000) * 1_000));
-    }
-    Ok(Timing::OnDemand)
 }

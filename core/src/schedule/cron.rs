@@ -1,9 +1,11 @@
 //! A compiled cron expression: sets of bits, 40 bytes and a box for what few expressions use.
 
-use super::ast::{Ast, Field, Item, MONTHS, Numbering, WEEKDAYS, YEAR_MAX, YEAR_MIN};
+use super::ast::{Ast, Field, Item, Numbering, YEAR_MAX, YEAR_MIN};
 use super::civil::{self, days_in_month};
+use super::days::{Extra, spread};
 use super::error::ScheduleError;
 use super::parse::{self, Parsed};
+use super::reading::ambiguous;
 use super::search::Steps;
 use super::spec::{Dialect, DstRules};
 use super::walk;
@@ -53,24 +55,7 @@ impl Traits {
     }
 }
 
-/// What few expressions use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Extra {
-    /// Bit n: n days before the last day of the month.
-    pub(crate) last: u32,
-    /// Bit n: the weekday nearest to day n.
-    pub(crate) nearest: u32,
-    /// Bit n: the weekday nearest to n days before the last one.
-    pub(crate) last_nearest: u32,
-    /// Weekday bits of the first, second, .. fifth of the month.
-    pub(crate) nth: [u8; 5],
-    /// Weekday bits of the last of the month.
-    pub(crate) last_weekdays: u8,
-    /// Bit n: the year 1970 + n.
-    pub(crate) years: Option<[u64; 4]>,
-}
-
-const ALL_WEEKDAYS: u8 = 0x7f;
+pub(crate) const ALL_WEEKDAYS: u8 = 0x7f;
 
 impl Cron {
     /// Reads an expression.
@@ -111,18 +96,7 @@ impl Cron {
                 quartz,
                 start,
                 len,
-            } => Err(ScheduleError::new(
-                "day of week",
-                "a weekday number means different days in the two dialects of 6 fields",
-            )
-            .at(start, len)
-            .hint(format!(
-                "write the name ({}), or set `dialect: unix` ({}) or `dialect: quartz` ({})",
-                unix.as_ref()
-                    .map_or_else(|_| "MON".to_owned(), |ast| weekday_text(&ast.weekday)),
-                reading(&unix, example_after_ms),
-                reading(&quartz, example_after_ms),
-            ))),
+            } => Err(ambiguous(&unix, &quartz, (start, len), example_after_ms)),
         }
     }
 
@@ -293,104 +267,6 @@ impl Cron {
                     .any(|month| self.months >> month & 1 == 1 && self.days_of(year, month) != 0)
         })
     }
-
-    /// Why it never fires, in words such as `30 February never comes`.
-    #[must_use]
-    pub fn never_reason(&self) -> Option<String> {
-        if !self.never_fires() {
-            return None;
-        }
-        let only = |bits: u32| (bits.count_ones() == 1).then(|| bits.trailing_zeros());
-        let plain = self.weekdays == ALL_WEEKDAYS && self.days != 0;
-        Some(match (only(self.days), only(u32::from(self.months))) {
-            (Some(29), Some(2)) if plain => "29 February does not come in any of its years".into(),
-            (Some(day), Some(month)) if plain => {
-                format!("{day} {} never comes", MONTH_NAMES[month as usize - 1])
-            }
-            (Some(day), None) if plain => format!("none of its months has a day {day}"),
-            _ => "no day of the calendar matches its day, month, weekday and year fields".into(),
-        })
-    }
-}
-
-/// English names of the months.
-pub(crate) const MONTH_NAMES: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
-impl Extra {
-    /// Days of the month that the day field's special items name.
-    fn days(&self, length: u32, first_weekday: u32) -> u32 {
-        let mut days = 0;
-        each_bit(self.last, |back| {
-            if back < length {
-                days |= 1 << (length - back);
-            }
-        });
-        each_bit(self.nearest, |day| {
-            if day <= length {
-                days |= 1 << nearest_workday(day, length, first_weekday);
-            }
-        });
-        each_bit(self.last_nearest, |back| {
-            if back < length {
-                days |= 1 << nearest_workday(length - back, length, first_weekday);
-            }
-        });
-        days
-    }
-
-    /// Days of the month that the weekday field's special items name.
-    fn weekdays(&self, length: u32, first_weekday: u32) -> u32 {
-        let mut days = 0;
-        for (week, &weekdays) in self.nth.iter().enumerate() {
-            if weekdays != 0 {
-                days |= spread(weekdays, first_weekday) & (0x7f << (week * 7 + 1)) as u32;
-            }
-        }
-        if self.last_weekdays != 0 {
-            days |= spread(self.last_weekdays, first_weekday) & (0x7f << (length - 6)) as u32;
-        }
-        days
-    }
-}
-
-/// The days, bit n for day n, of weekday bits in a month that begins on `first_weekday`.
-#[inline]
-fn spread(weekdays: u8, first_weekday: u32) -> u32 {
-    let week = u64::from(weekdays);
-    let turned = (week >> first_weekday | week << (7 - first_weekday)) & 0x7f;
-    // Five copies, seven bits apart, and day 1 at bit 1.
-    ((turned * 0x1020_4081) << 1) as u32
-}
-
-/// The day from Monday to Friday nearest to `day`, in the same month.
-fn nearest_workday(day: u32, length: u32, first_weekday: u32) -> u32 {
-    match (first_weekday + day - 1) % 7 {
-        6 if day == 1 => 3,
-        6 => day - 1,
-        0 if day == length => day - 2,
-        0 => day + 1,
-        _ => day,
-    }
-}
-
-fn each_bit(mut bits: u32, mut f: impl FnMut(u32)) {
-    while bits != 0 {
-        f(bits.trailing_zeros());
-        bits &= bits - 1;
-    }
 }
 
 fn bits(field: &Field) -> u64 {
@@ -418,51 +294,3 @@ fn weekday_bits(field: &Field) -> u8 {
             bits | 1 << weekday_index(field.limits.numbering, value)
         })
 }
-
-/// A weekday field with names in the place of numbers, as the dialect means them.
-pub(crate) fn weekday_text(field: &Field) -> String {
-    let name = |number: u32| WEEKDAYS[weekday_index(field.limits.numbering, number) as usize];
-    let item = |&item: &Item| match item {
-        Item::All => "*".to_owned(),
-        Item::Any => "?".to_owned(),
-        Item::Value(day) => name(day).to_owned(),
-        Item::Range(from, to) => format!("{}-{}", name(from), name(to)),
-        Item::Nth(day, nth) => format!("{}#{nth}", name(day)),
-        Item::LastWeekday(day) => format!("{}L", name(day)),
-        stepped => {
-            let names: Vec<_> = field.values(stepped).into_iter().map(name).collect();
-            names.join(",")
-        }
-    };
-    let items: Vec<_> = field.items.iter().map(item).collect();
-    items.join(",")
-}
-
-/// One reading of an ambiguous expression: its weekdays, and its next dates.
-fn reading(
-    ast: &Result<Box<Ast>, ScheduleError>,
-    example_after_ms: Option<(i64, &Zone)>,
-) -> String {
-    let ast = match ast {
-        Ok(ast) => ast,
-        Err(error) => return format!("which refuses it: {}", error.message),
-    };
-    let days = weekday_text(&ast.weekday);
-    let Some((mut after_ms, zone)) = example_after_ms else {
-        return days;
-    };
-    let cron = Cron::compile(ast);
-    let mut dates = Vec::new();
-    while dates.len() < 3
-        && let Some(at_ms) = cron.next(after_ms, zone)
-    {
-        dates.push(zone.rfc3339(at_ms.div_euclid(1_000))[..10].to_owned());
-        after_ms = at_ms;
-    }
-    if dates.is_empty() {
-        return format!("{days}: never");
-    }
-    format!("{days}: {}", dates.join(", "))
-}
-
-const _: () = assert!(MONTHS.len() == MONTH_NAMES.len());

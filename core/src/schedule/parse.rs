@@ -39,6 +39,7 @@ pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Parsed, ScheduleErro
     let fields = split(text);
     let Some(&(first, first_text)) = fields.first() else {
         return Err(ScheduleError::new("cron", "the expression is empty")
+            .at(0, text.len())
             .hint("write 5 fields, such as `0 5 * * *` for 05:00 every day"));
     };
     if first_text.starts_with('@') {
