@@ -10,10 +10,13 @@ use super::tree::Pos;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// The file as the user named it; `-` for standard input.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) file: String,
-    /// From 1.
+    /// From 1; 0 when there is no file.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) line: u32,
     /// From 1, in characters.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) column: u32,
     /// The job it is in, if it is in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,22 +44,23 @@ impl Finding {
         }
     }
 
-    #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
+    /// A finding in something that came from no file.
+    pub(crate) fn without_place(message: impl Into<String>) -> Self {
+        Self::new("", Pos { line: 0, column: 0 }, message)
     }
 
     #[must_use]
-    pub(crate) fn path(mut self, path: impl Into<String>) -> Self {
-        self.path = Some(path.into());
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
         self
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if self.line > 0 {
+            write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        }
         for part in [&self.job, &self.path].into_iter().flatten() {
             write!(f, "{part}: ")?;
         }
@@ -66,4 +70,9 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
