@@ -1,0 +1,3 @@
+//! The node of the punctual job scheduler: what the `punctual` binary is made of.
+
+pub mod exec;
