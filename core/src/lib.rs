@@ -9,4 +9,5 @@ pub mod handler;
 pub mod job;
 pub mod node;
 pub mod recipe;
+pub mod model;
 pub mod schedule;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::types::{Op, Requirement, Span, Txn, Write};
+use super::types::{Op, Requirement, Revision, Span, Txn, Write};
 use super::{BackendError, BackendResult};
 
 /// Widths along a path of nesting add up to at most this.
@@ -20,23 +20,26 @@ pub const MIN_LEASE_TTL_MS: u64 = 2_000;
 /// Checks a single transaction.
 ///
 /// # Errors
-/// [`BackendError::Rejected`] when it is too wide or too large, or not independent.
+/// [`BackendError::Rejected`] when it is too wide or too large, names an empty key or revision 0,
+/// or is not independent.
 pub fn check_txn(txn: &Txn) -> BackendResult<()> {
-    let width = txn_width(txn);
-    check_size(width, txn_bytes(txn))?;
-    check_independent(&[], std::slice::from_ref(txn))
+    let txns = std::slice::from_ref(txn);
+    check_size(txn_width(txn), txn_bytes(txn))?;
+    check_names(&[], txns)?;
+    check_independent(&[], txns)
 }
 
 /// Checks a batch and its shared guard.
 ///
 /// # Errors
-/// [`BackendError::Rejected`] when it is too wide or too large, names a lease, or its
-/// transactions depend on each other.
+/// [`BackendError::Rejected`] when it is too wide or too large, names a lease, an empty key or
+/// revision 0, or its transactions depend on each other.
 pub fn check_batch(guard: &[Requirement], txns: &[Txn]) -> BackendResult<()> {
     let widest = txns.iter().map(txn_width).max().unwrap_or(0);
     let width = guard.len().max(txns.len()) + widest;
     let bytes = requirements_bytes(guard) + txns.iter().map(txn_bytes).sum::<usize>();
     check_size(width, bytes)?;
+    check_names(guard, txns)?;
     if writes_of(txns).any(|w| matches!(w, Write::Put { lease: Some(_), .. })) {
         return Err(BackendError::Rejected(
             "a leased put in a batch: one dead lease would fail every other transaction".into(),
@@ -118,6 +121,43 @@ fn check_size(width: usize, bytes: usize) -> BackendResult<()> {
         )));
     }
     Ok(())
+}
+
+/// Refuses what etcd has no words for: an empty key, which it takes for a missing argument, and
+/// revision 0, which its comparisons take for "does not exist".
+fn check_names(guard: &[Requirement], txns: &[Txn]) -> BackendResult<()> {
+    let empty = || BackendError::Rejected("an empty key".into());
+    if writes_of(txns).any(|write| write.key().is_empty()) {
+        return Err(empty());
+    }
+    for requirement in guard.iter().chain(requirements_of(txns)) {
+        match requirement {
+            Requirement::Created(_, Revision(0)) | Requirement::Modified(_, Revision(0)) => {
+                return Err(BackendError::Rejected(
+                    "nothing stands at revision 0; require Absent instead".into(),
+                ));
+            }
+            Requirement::Absent(key)
+            | Requirement::Created(key, _)
+            | Requirement::Modified(key, _)
+                if key.is_empty() =>
+            {
+                return Err(empty());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn requirements_of(txns: &[Txn]) -> impl Iterator<Item = &Requirement> {
+    txns.iter().flat_map(|txn| {
+        let inside = txn.ops.iter().flat_map(|op| match op {
+            Op::Write(_) => &[][..],
+            Op::Choose { require, .. } => require.as_slice(),
+        });
+        txn.require.iter().chain(inside)
+    })
 }
 
 fn writes_of(txns: &[Txn]) -> impl Iterator<Item = &Write> {
@@ -241,3 +281,7 @@ pub fn requirement_span(requirement: &Requirement) -> Span {
         Requirement::Empty(span) => span.clone(),
     }
 }
+
+#[cfg(test)]
+#[path = "limits_tests.rs"]
+mod tests;

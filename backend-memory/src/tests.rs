@@ -1,0 +1,64 @@
+use std::time::Duration;
+
+use punctual::backend::{Event, Write};
+use punctual::env::{TokioEnv, timeout};
+
+use super::*;
+
+fn leased(key: &str, lease: LeaseId) -> Txn {
+    Txn::new().op(Write::Put {
+        key: key.into(),
+        value: vec![],
+        lease: Some(lease),
+    })
+}
+
+#[tokio::test]
+async fn the_reaper_tells_a_watcher_without_traffic_even_when_a_shorter_lease_comes_later() {
+    let env = TokioEnv::shared();
+    let store = MemoryBackend::new(Arc::clone(&env));
+    let long = store.grant(60_000).await.unwrap();
+    let _ = store.commit(&leased("long", long.id)).await.unwrap();
+    // Let the reaper fall asleep on the long lease.
+    env.sleep(Duration::from_millis(50)).await;
+    let short = store.grant(0).await.unwrap();
+    let _ = store.commit(&leased("short", short.id)).await.unwrap();
+    let from = Revision(store.revision().unwrap().0 + 1);
+    let mut watch = store.watch(&Span::prefix(""), from).await.unwrap();
+    let changes = timeout(&*env, Duration::from_secs(10), watch.next())
+        .await
+        .expect("nobody called the store, the reaper must have")
+        .unwrap();
+    assert_eq!(
+        changes.events,
+        [Event::Delete {
+            key: b"short".to_vec(),
+            revision: from
+        }]
+    );
+    assert_eq!(store.leases().unwrap(), [long.id]);
+}
+
+#[tokio::test]
+async fn the_last_handle_ends_the_store_and_its_reaper() {
+    let store = MemoryBackend::new(TokioEnv::shared());
+    let _ = store.grant(60_000).await.unwrap();
+    tokio::task::yield_now().await;
+    let weak = Arc::downgrade(&store.shared);
+    drop(store.handle());
+    assert!(weak.upgrade().is_some());
+    drop(store);
+    assert!(weak.upgrade().is_none(), "the reaper must not hold it");
+}
+
+#[tokio::test]
+async fn a_panic_inside_breaks_the_store_for_good() {
+    let store = MemoryBackend::new(TokioEnv::shared());
+    let other = store.handle();
+    std::thread::scope(|scope| {
+        let crash = scope.spawn(move || other.shared.run::<()>(|_| panic!("as a bug would")));
+        assert!(crash.join().is_err());
+    });
+    let answer = store.commit(&Txn::new().put("a", "1")).await;
+    assert!(matches!(answer, Err(BackendError::Broken(_))), "{answer:?}");
+}

@@ -1,0 +1,427 @@
+//! The way out of a damaged directory, and between releases: entries as lines of JSON.
+//!
+//! ```text
+//! {"punctual":1,"cluster":"9f0c...","revision":812,"next_lease":7}
+//! {"key":"job/03/report","created":12,"modified":812,"value":"{...}"}
+//! ```
+//! What is not UTF-8 stands as `key_hex` and `value_hex`; a leased entry names its `lease`.
+//!
+//! [`export`] trusts nothing: it works on a copy, so that it cannot make things worse, keeps only
+//! records whose checksum is right, and walks in from both ends when a page in the middle cannot
+//! be read. What it could not read is counted, so that a person can decide what the rest is worth.
+//! A salvaged store may be behind what it once acknowledged: treat it like a restored backup.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use punctual::backend::{Entry, Key, LeaseId, Revision};
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, META, Meta};
+use crate::disk::{self, DATA};
+use crate::error::OpenError;
+use crate::witness;
+
+/// The version of the format.
+const FORMAT: u32 = 1;
+/// How many entries are imported at once.
+const CHUNK: usize = 1_000;
+
+/// What an export found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Entries written.
+    pub entries: u64,
+    /// Entries known to be missing: unreadable, or counted by the store and not found.
+    pub missing: u64,
+    /// Whether everything that the store knew of was found, and as new as it was acknowledged.
+    pub complete: bool,
+}
+
+/// What an import made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Entries written.
+    pub entries: u64,
+    /// Leased entries left out: their leases ended with the process that kept them.
+    pub leased: u64,
+}
+
+/// An export or import did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    /// The directory could not be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no database to export.
+    #[error("{}: no database here", .0.display())]
+    Nothing(PathBuf),
+    /// The directory to import into holds something already.
+    #[error("{}: not empty; import into a fresh directory", .0.display())]
+    NotEmpty(PathBuf),
+    /// A line is not what an export writes.
+    #[error("line {line}: {detail}")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Reading or writing the lines failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    punctual: u32,
+    cluster: String,
+    revision: u64,
+    next_lease: u64,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Line {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hex: Option<String>,
+    created: u64,
+    modified: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_hex: Option<String>,
+}
+
+/// Writes what can be read in `directory` as lines of JSON, and says how much that is.
+///
+/// # Errors
+/// When the directory is in use, nothing at all can be read, or the lines cannot be written.
+pub fn export(directory: &Path, out: &mut dyn Write) -> Result<Exported, DumpError> {
+    if !directory.join(DATA).is_file() {
+        return Err(DumpError::Nothing(directory.to_path_buf()));
+    }
+    let lock = disk::take(directory)?;
+    let salvaged = salvage(directory)?;
+    drop(lock);
+    let newest = salvaged.entries.values().map(|e| e.modified).max();
+    // Without a meta record nobody knows how far the store had come; at least past all we see.
+    let meta = salvaged.meta.unwrap_or(Meta {
+        revision: Revision(newest.map_or(1, |revision| revision.0 + 1)),
+        next_lease: salvaged
+            .entries
+            .values()
+            .filter_map(|e| e.lease)
+            .map(|lease| lease.0 + 1)
+            .max()
+            .unwrap_or(1),
+        ..Meta::new(0)
+    });
+    write_line(
+        out,
+        &Header {
+            punctual: FORMAT,
+            cluster: format!("{:016x}", meta.cluster),
+            revision: meta.revision.0,
+            next_lease: meta.next_lease,
+        },
+    )?;
+    for entry in salvaged.entries.values() {
+        write_line(out, &line_of(entry))?;
+    }
+    out.flush()?;
+    let entries = salvaged.entries.len() as u64;
+    let missing = match salvaged.meta {
+        Some(meta) => meta.entries.saturating_sub(entries).max(salvaged.bad),
+        None => salvaged.bad,
+    };
+    Ok(Exported {
+        entries,
+        missing,
+        complete: salvaged.whole,
+    })
+}
+
+/// Makes a store in the fresh `directory` from the lines of an export. Entries keep their
+/// revisions, and the store its number, revision and count of leases.
+///
+/// # Errors
+/// When the directory is not fresh, a line is not what an export writes, or writing fails. What
+/// was made until then does not open as a store; remove it.
+pub fn import(directory: &Path, lines: &mut dyn BufRead) -> Result<Imported, DumpError> {
+    let occupied = match fs::read_dir(directory) {
+        Ok(mut items) => items.next().is_some(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(OpenError::io(directory)(error).into()),
+    };
+    if occupied {
+        return Err(DumpError::NotEmpty(directory.to_path_buf()));
+    }
+    let _lock = disk::take(directory)?;
+    let (db, _) = disk::open_sled(directory)?;
+    let failed = |error: sled::Error| OpenError::io(directory)(error.into());
+
+    let mut numbered = lines.lines().enumerate();
+    let mut meta = match numbered.next() {
+        Some((_, line)) => header_meta(&line?).map_err(bad_line(1))?,
+        None => return Err(bad_line(1)("empty".into())),
+    };
+    let mut imported = Imported::default();
+    let mut batch = sled::Batch::default();
+    let mut last_key: Option<Key> = None;
+    for (index, line) in numbered {
+        let entry = parse_entry(&line?, &meta, last_key.as_deref()).map_err(bad_line(index + 1))?;
+        if entry.lease.is_some() {
+            imported.leased += 1;
+        } else {
+            imported.entries += 1;
+            let record = codec::encode_entry(&entry);
+            meta.add(&record);
+            batch.insert(codec::entry_key(&entry.key), record);
+            if imported.entries.is_multiple_of(CHUNK as u64) {
+                db.apply_batch(std::mem::take(&mut batch)).map_err(failed)?;
+            }
+        }
+        last_key = Some(entry.key);
+    }
+    // The meta record last: without it, half an import is no store.
+    meta.writes = 1;
+    batch.insert(META, meta.encode());
+    db.apply_batch(batch).map_err(failed)?;
+    db.flush().map_err(failed)?;
+    Ok(imported)
+}
+
+struct Salvaged {
+    meta: Option<Meta>,
+    entries: BTreeMap<Key, Entry>,
+    bad: u64,
+    whole: bool,
+}
+
+/// Reads a copy of the database as far as that goes.
+fn salvage(directory: &Path) -> Result<Salvaged, DumpError> {
+    let copy = Copy::of(directory)?;
+    let mut unreadable = None;
+    for without_snapshot in [false, true] {
+        if without_snapshot {
+            // sled's shortcut past the older part of the log may be what is damaged.
+            copy.remove_snapshots()?;
+        }
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let db = disk::config(&copy.0).open()?;
+            Ok::<_, sled::Error>(read_what_is_readable(&db))
+        }));
+        match opened {
+            Ok(Ok(mut salvaged)) => {
+                salvaged.whole &= testimony_agrees(directory, salvaged.meta.as_ref())?;
+                return Ok(salvaged);
+            }
+            Ok(Err(error)) => unreadable = Some(error.to_string()),
+            Err(_) => unreadable = Some("sled cannot make sense of it".into()),
+        }
+    }
+    let detail = unreadable.unwrap_or_default();
+    Err(OpenError::damaged(&directory.join(DATA), detail).into())
+}
+
+fn testimony_agrees(directory: &Path, meta: Option<&Meta>) -> Result<bool, OpenError> {
+    let Some(meta) = meta else { return Ok(false) };
+    let (_, testimony) =
+        witness::Witness::open(directory).map_err(OpenError::io(&directory.join(witness::NAME)))?;
+    Ok(match testimony {
+        witness::Testimony::Nothing => true,
+        witness::Testimony::Unreadable => false,
+        witness::Testimony::Wrote { cluster, writes } => {
+            cluster == meta.cluster && writes <= meta.writes
+        }
+    })
+}
+
+fn read_what_is_readable(db: &sled::Db) -> Salvaged {
+    let mut salvaged = Salvaged {
+        meta: None,
+        entries: BTreeMap::new(),
+        bad: 0,
+        whole: true,
+    };
+    let mut found = Meta::new(0);
+    let mut items = db.iter();
+    // Forward until something cannot be read, then backward until the same place.
+    for backward in [false, true] {
+        loop {
+            let item = catch_unwind(AssertUnwindSafe(|| {
+                if backward {
+                    items.next_back()
+                } else {
+                    items.next()
+                }
+            }));
+            match item {
+                Ok(Some(Ok((key, record)))) => salvaged.take(&key, &record, &mut found),
+                Ok(None) => break,
+                Ok(Some(Err(_))) | Err(_) => {
+                    salvaged.whole = false;
+                    break;
+                }
+            }
+        }
+        if salvaged.whole {
+            break;
+        }
+        items = db.iter();
+    }
+    salvaged.whole &= salvaged.bad == 0
+        && salvaged
+            .meta
+            .is_some_and(|meta| (meta.entries, meta.sum) == (found.entries, found.sum));
+    salvaged
+}
+
+impl Salvaged {
+    fn take(&mut self, key: &[u8], record: &[u8], found: &mut Meta) {
+        if key == META {
+            self.meta = Meta::decode(record).ok();
+            return;
+        }
+        match codec::decode_entry(key, record) {
+            Ok(entry) => {
+                if self.entries.insert(entry.key.clone(), entry).is_none() {
+                    found.add(record);
+                }
+            }
+            Err(_) => self.bad += 1,
+        }
+    }
+}
+
+/// A copy of a database that is removed with its value.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(directory: &Path) -> Result<Self, OpenError> {
+        let name = format!("salvage-{}", std::process::id());
+        let copy = Self(directory.with_extension(name));
+        copy_files(directory, &copy.0).map_err(OpenError::io(&copy.0))?;
+        Ok(copy)
+    }
+
+    fn remove_snapshots(&self) -> Result<(), OpenError> {
+        let io = || OpenError::io(&self.0);
+        for item in fs::read_dir(&self.0).map_err(io())? {
+            let path = item.map_err(io())?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("snap.") {
+                fs::remove_file(&path).map_err(io())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(directory = %self.0.display(), %error, "a copy stays behind");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for item in fs::read_dir(from)? {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            copy_files(&item.path(), &to.join(item.file_name()))?;
+        } else {
+            fs::copy(item.path(), to.join(item.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn line_of(entry: &Entry) -> Line {
+    let (key, key_hex) = text_or_hex(&entry.key);
+    let (value, value_hex) = text_or_hex(&entry.value);
+    Line {
+        key,
+        key_hex,
+        created: entry.created.0,
+        modified: entry.modified.0,
+        lease: entry.lease.map(|lease| lease.0),
+        value,
+        value_hex,
+    }
+}
+
+fn header_meta(line: &str) -> Result<Meta, String> {
+    let header: Header = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    if header.punctual != FORMAT {
+        return Err(format!(
+            "format {}, this release reads {FORMAT}",
+            header.punctual
+        ));
+    }
+    let cluster = u64::from_str_radix(&header.cluster, 16).map_err(|e| e.to_string())?;
+    Ok(Meta {
+        revision: Revision(header.revision.max(1)),
+        next_lease: header.next_lease.max(1),
+        ..Meta::new(cluster)
+    })
+}
+
+fn parse_entry(line: &str, meta: &Meta, last: Option<&[u8]>) -> Result<Entry, String> {
+    let line: Line = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    let key = bytes_of("key", line.key, line.key_hex)?;
+    if last.is_some_and(|last| last >= key.as_slice()) || key.is_empty() {
+        return Err("keys must be ascending, and not empty".into());
+    }
+    if line.created == 0 || line.created > line.modified || line.modified > meta.revision.0 {
+        return Err("revisions must be 0 < created <= modified <= the header's".into());
+    }
+    Ok(Entry {
+        value: bytes_of("value", line.value, line.value_hex)?,
+        key,
+        created: Revision(line.created),
+        modified: Revision(line.modified),
+        lease: line.lease.map(LeaseId),
+    })
+}
+
+fn write_line(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
+    out.write_all(b"\n")
+}
+
+fn bad_line(line: usize) -> impl FnOnce(String) -> DumpError {
+    move |detail| DumpError::Line { line, detail }
+}
+
+fn text_or_hex(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.into()), None),
+        Err(_) => {
+            let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            (None, Some(hex))
+        }
+    }
+}
+
+fn bytes_of(name: &str, text: Option<String>, hex: Option<String>) -> Result<Vec<u8>, String> {
+    match (text, hex) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(hex)) if hex.len().is_multiple_of(2) && hex.is_ascii() => (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|e| e.to_string()))
+            .collect(),
+        _ => Err(format!("needs either {name} or {name}_hex")),
+    }
+}
