@@ -9,7 +9,11 @@ use crate::files::{ClientFile, read_json, state_dir};
 
 /// Where the server is and how to get in.
 pub(crate) fn find(common: &Common) -> Outcome<ClientFile> {
-    find_in(common, state_dir().as_deref(), std::env::var("PUNCTUAL_TOKEN").ok())
+    find_in(
+        common,
+        state_dir().as_deref(),
+        std::env::var("PUNCTUAL_TOKEN").ok(),
+    )
 }
 
 fn find_in(
@@ -64,7 +68,9 @@ fn by_url(
         None => {
             let files = data_dir.map(|dir| vec![dir.join("client.json")]);
             let files = files.unwrap_or_else(|| state_files(state_dir));
-            let known = files.iter().filter_map(|path| read_json(path).ok().flatten());
+            let known = files
+                .iter()
+                .filter_map(|path| read_json(path).ok().flatten());
             known
                 .into_iter()
                 .find(|file: &ClientFile| file.url == url)
@@ -85,7 +91,10 @@ fn by_data_dir(dir: &Path) -> Outcome<ClientFile> {
     read_json(&path)?.ok_or_else(|| {
         Failure::new(
             Exit::Unreachable,
-            format!("no server has run with the data directory {}", dir.display()),
+            format!(
+                "no server has run with the data directory {}",
+                dir.display()
+            ),
         )
         .hint(format!(
             "start one with `punctual serve --store sled:{}`",
@@ -103,7 +112,9 @@ fn by_state(state_dir: Option<&Path>) -> Outcome<ClientFile> {
         several => match several.iter().find(|path| path.ends_with(&default)) {
             Some(path) => path,
             None => {
-                let known = several.iter().filter_map(|path| read_json(path).ok().flatten());
+                let known = several
+                    .iter()
+                    .filter_map(|path| read_json(path).ok().flatten());
                 let urls: Vec<String> = known.map(|file: ClientFile| file.url).collect();
                 return Err(Failure::usage("several servers have run on this machine")
                     .hint(format!("choose with --server: {}", urls.join(", "))));
@@ -126,7 +137,10 @@ fn state_files(state_dir: Option<&Path>) -> Vec<PathBuf> {
     let entries = entries.into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        })
         .collect();
     files.sort();
     files

@@ -47,7 +47,10 @@ impl DataDir {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(path).map_err(|e| {
-            Failure::usage(format!("cannot make the data directory {}: {e}", path.display()))
+            Failure::usage(format!(
+                "cannot make the data directory {}: {e}",
+                path.display()
+            ))
         })?;
         Ok(Self(path.to_owned()))
     }
@@ -221,10 +224,16 @@ fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let short = name.trim().split('.').next().unwrap_or_default();
     let lower = short.to_ascii_lowercase();
-    let plain = lower.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-');
+    let plain = lower
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-');
     let plain: String = plain.take(40).collect();
     let plain = plain.trim_matches('-');
-    if plain.is_empty() { "node".into() } else { plain.into() }
+    if plain.is_empty() {
+        "node".into()
+    } else {
+        plain.into()
+    }
 }
 
 #[cfg(test)]
@@ -262,7 +271,10 @@ mod tests {
     fn a_broken_token_file_lets_nobody_in() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
-        for broken in ["", "{\"tokens\":[{\"name\":\"a\",\"sha256\":\"\",\"created_at\":\"\"}]}"] {
+        for broken in [
+            "",
+            "{\"tokens\":[{\"name\":\"a\",\"sha256\":\"\",\"created_at\":\"\"}]}",
+        ] {
             fs::write(data.token_file(), broken).unwrap();
             assert!(data.tokens().is_err(), "{broken}");
         }

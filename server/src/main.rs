@@ -3,12 +3,18 @@
 mod api;
 mod cli;
 mod client;
+mod commands;
 mod config;
+mod demo;
 mod discover;
 mod files;
 mod jobfile;
 mod output;
+mod serve;
+mod server;
+mod signals;
 mod table;
+mod telemetry;
 mod times;
 
 use std::process::ExitCode;

@@ -150,8 +150,15 @@ fn accepts_lines(headers: &HeaderMap) -> bool {
 }
 
 fn format_of(headers: &HeaderMap, text: &str) -> Format {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
-    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok());
+    let kind = kind
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     match kind {
         "application/json" => Format::Json,
         "application/toml" => Format::Toml,
@@ -187,7 +194,10 @@ fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
                 env: spec.run.env.clone(),
             };
             let refusal = api.commands.allows(&line).err()?;
-            Some(format!("{}: this node would not run it: {refusal}", spec.id))
+            Some(format!(
+                "{}: this node would not run it: {refusal}",
+                spec.id
+            ))
         })
         .collect();
     if all.len() > MAX_WARNINGS {
@@ -202,5 +212,8 @@ fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
 #[cfg(test)]
 pub(super) fn no_commands() -> Arc<dyn punctual::handler::CommandExecutor> {
     use punctual_server::exec::{CommandPolicy, ExecutorConfig, ProcessExecutor};
-    Arc::new(ProcessExecutor::new(ExecutorConfig::new(CommandPolicy::Off, ".")))
+    Arc::new(ProcessExecutor::new(ExecutorConfig::new(
+        CommandPolicy::Off,
+        ".",
+    )))
 }

@@ -20,10 +20,14 @@ pub(super) async fn list(
 ) -> Result<Json<PageOf<JobObject>>, Problem> {
     let paging = query(paging)?;
     if paging.job.is_some() || paging.state.is_some() {
-        return Err(Problem::bad_request("jobs are listed by cursor and limit only"));
+        return Err(Problem::bad_request(
+            "jobs are listed by cursor and limit only",
+        ));
     }
     let limit = paging.limit()?;
-    Ok(Json(api.control.jobs(paging.cursor.as_deref(), limit).await?))
+    Ok(Json(
+        api.control.jobs(paging.cursor.as_deref(), limit).await?,
+    ))
 }
 
 pub(super) async fn show(
@@ -90,7 +94,11 @@ pub(super) async fn pause(
     bytes: Body,
 ) -> Result<Response, Problem> {
     let given: PauseBody = json_or_default(bytes)?;
-    if given.reason.as_ref().is_some_and(|reason| reason.len() > 1_024) {
+    if given
+        .reason
+        .as_ref()
+        .is_some_and(|reason| reason.len() > 1_024)
+    {
         return Err(Problem::bad_request("reason: at most 1024 bytes"));
     }
     let job = api.control.pause_job(&id, given.reason).await?;
@@ -101,7 +109,10 @@ pub(super) async fn resume(
     State(api): State<Api>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    Ok(with_etag(StatusCode::OK, api.control.resume_job(&id).await?))
+    Ok(with_etag(
+        StatusCode::OK,
+        api.control.resume_job(&id).await?,
+    ))
 }
 
 #[derive(Default, Deserialize)]
@@ -126,7 +137,10 @@ pub(super) async fn trigger(
 ) -> Result<(StatusCode, Json<RunObject>), Problem> {
     let given: TriggerBody = json_or_default(bytes)?;
     let payload = given.payload;
-    if payload.as_ref().is_some_and(|p| p.to_string().len() > MAX_PAYLOAD_BYTES) {
+    if payload
+        .as_ref()
+        .is_some_and(|p| p.to_string().len() > MAX_PAYLOAD_BYTES)
+    {
         return Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             format!("payload: larger than {MAX_PAYLOAD_BYTES} bytes"),
@@ -165,7 +179,9 @@ fn put_condition(headers: &HeaderMap) -> Result<Option<IfMatch>, Problem> {
         (None, None) => Ok(None),
         (None, Some("*")) => Ok(Some(IfMatch::Absent)),
         (Some(tag), None) => Ok(Some(IfMatch::Revision(parse_etag(tag)?))),
-        (None, Some(_)) => Err(Problem::bad_request("If-None-Match: only `*` has a meaning here")),
+        (None, Some(_)) => Err(Problem::bad_request(
+            "If-None-Match: only `*` has a meaning here",
+        )),
         (Some(_), Some(_)) => Err(Problem::bad_request(
             "If-Match and If-None-Match exclude each other",
         )),
@@ -186,9 +202,9 @@ fn header_text<'a>(
 /// The revision in an entity tag of ours: `"123"`.
 fn parse_etag(tag: &str) -> Result<u64, Problem> {
     let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-    inner.and_then(|inner| inner.parse().ok()).ok_or_else(|| {
-        Problem::bad_request("If-Match: one ETag of this job, such as \"123\"")
-    })
+    inner
+        .and_then(|inner| inner.parse().ok())
+        .ok_or_else(|| Problem::bad_request("If-Match: one ETag of this job, such as \"123\""))
 }
 
 /// A conflict with what the client named is a failed precondition.

@@ -16,7 +16,9 @@ pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>,
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {
     match answer(&query(question)?, now_ms()) {
-        NextAnswer::Error { error, .. } => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error)),
+        NextAnswer::Error { error, .. } => {
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error))
+        }
         fires => Ok(Json(fires)),
     }
 }

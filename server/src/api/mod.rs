@@ -10,8 +10,6 @@ mod jobs;
 mod misc;
 pub(crate) mod problem;
 mod runs;
-#[cfg(test)]
-mod tests;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,6 +27,9 @@ use tokio::net::TcpListener;
 
 use crate::files::{TokenHash, hex, random};
 use crate::jobfile::MAX_BYTES;
+pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
+pub(crate) use runs::RunWithAttempts;
+
 use problem::Problem;
 
 /// The largest body, but for `/v1/apply`.
@@ -54,7 +55,10 @@ impl Api {
         let auth = from_fn_with_state(Arc::clone(&self.tokens), auth::require_token);
         Router::new()
             .route("/v1/jobs", get(jobs::list))
-            .route("/v1/jobs/{id}", get(jobs::show).put(jobs::put).delete(jobs::delete))
+            .route(
+                "/v1/jobs/{id}",
+                get(jobs::show).put(jobs::put).delete(jobs::delete),
+            )
             .route("/v1/jobs/{id}/pause", post(jobs::pause))
             .route("/v1/jobs/{id}/resume", post(jobs::resume))
             .route("/v1/jobs/{id}/trigger", post(jobs::trigger))

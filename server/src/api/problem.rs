@@ -153,7 +153,9 @@ mod tests {
             let retry = response.headers().contains_key(header::RETRY_AFTER);
             assert_eq!(retry, response.status() == StatusCode::SERVICE_UNAVAILABLE);
         }
-        let problem = Problem::from(ControlError::Store(BackendError::Unknown("/ns/secret".into())));
+        let problem = Problem::from(ControlError::Store(BackendError::Unknown(
+            "/ns/secret".into(),
+        )));
         assert!(!serde_json::to_string(&problem).unwrap().contains("secret"));
     }
 }

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use punctual::job::spec::JobSpec;
 
 pub(crate) use finding::Finding;
-pub(crate) use input::{Format, Source, read_all};
+pub(crate) use input::{Format, MAX_BYTES, Source, decode, read_all};
 pub(crate) use tree::shorten;
 
 use tree::Node;
