@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The store was not opened; nothing in the directory was given up.
+/// The store was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process (or another store in this one) holds the directory.

@@ -20,8 +20,9 @@
 //!   more. Opening it again settles the question.
 //! * **Memory.** The live state is held in memory, and the history as far as [`Retention`] keeps
 //!   it: count about 200 bytes an entry beside its key and value.
-//! * **Disk.** sled writes a log and reuses its segments: the directory grows to a plateau of
-//!   several times the live data and stays there.
+//! * **Disk.** sled writes a log and reuses its segments: the directory grows to a plateau and
+//!   stays there. Measured under steady churn of records of 450 bytes: 11 to 12 times the live
+//!   keys and values, whatever the size of segments (`examples/churn.rs`).
 //! * **Blocking.** [`SledBackend::open`] reads the whole database, and [`SledBackend::close`] (like
 //!   the drop of the last handle) waits for the thread to end. Both block; everything else is
 //!   async and never blocks on the disk.

@@ -1,4 +1,5 @@
 //! What several test binaries need.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, reason = "not every binary needs all of it")]
 
 use std::path::Path;

@@ -1,91 +1,92 @@
-//! Stand-in until the engine is merged.
-#![allow(missing_docs, clippy::unused_async)]
+//! What operators do: define, pause, trigger, cancel, look.
+//!
+//! Everything here talks to the store and to nothing else, so any node can answer, leader or not.
+//! Every operation is one guarded transaction that is planned anew after a conflict and sent again
+//! as it was after an unknown outcome: it happens once or not at all.
+
+mod apply;
+pub mod change;
+mod jobs;
+mod objects;
+mod read;
+mod runs;
+mod status;
 pub mod types;
 
 use std::sync::Arc;
 
-use crate::backend::CoordinationBackend;
+use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
+use crate::bootstrap::read_meta;
+use crate::clock::FireClock;
 use crate::env::SharedEnv;
-use crate::job::spec::JobSpec;
-pub use types::*;
+use crate::keys::{Keys, partition_of};
+use crate::recipe::retry::Store;
 
-#[derive(Clone, Copy, Debug)]
+pub use types::{
+    ApplyReport, ControlError, JobObject, JobState, NodeObject, PageOf, PausedObject, PutOutcome,
+    RunFilter, RunKind, RunObject, StatusObject,
+};
+
+/// What must be true of a job for a put to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMatch {
+    /// It does not exist.
     Absent,
+    /// It stands at this revision ([`JobObject::revision`]).
     Revision(u64),
 }
 
-#[derive(Clone)]
-pub struct Control;
-
-fn busy<T>() -> Result<T, ControlError> {
-    Err(ControlError::Busy("stand-in".into()))
+/// The operators' door.
+#[derive(Clone, Debug)]
+pub struct Control {
+    store: Store,
+    keys: Keys,
+    clock: Arc<FireClock>,
 }
 
+/// Longest wait for an answer of the store.
+const CALL_MS: u64 = 2_000;
+/// A person waits no longer than this for an operation to settle.
+const SETTLE_MS: u64 = 10_000;
+/// An operation is planned anew so often; a partition that fires every second conflicts now and
+/// then, never this often in a row.
+const MAX_CONFLICTS: u32 = 50;
+/// Larger than any `max_skew`: an operator's clock need not be held, only never go back.
+const CLOCK_SKEW_MS: u64 = 3_600_000;
+
 impl Control {
-    pub fn new(_: Arc<dyn CoordinationBackend>, _: SharedEnv, _: &str) -> Self {
-        Self
+    /// Operations on a namespace.
+    #[must_use]
+    pub fn new(backend: Arc<dyn CoordinationBackend>, env: SharedEnv, namespace: &str) -> Self {
+        Self {
+            clock: Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS)),
+            store: Store::new(backend, env, CALL_MS),
+            keys: Keys::new(namespace),
+        }
     }
-    pub async fn put_job(
-        &self,
-        _spec: JobSpec,
-        _if_match: Option<IfMatch>,
-    ) -> Result<(PutOutcome, JobObject), ControlError> {
-        busy()
+
+    fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
     }
-    pub async fn plan_apply(&self, _: &[JobSpec], _: bool) -> Result<ApplyReport, ControlError> {
-        busy()
+
+    async fn meta(&self) -> Result<crate::job::record::Meta, ControlError> {
+        read_meta(&self.store, &self.keys).await?.ok_or_else(|| {
+            ControlError::Store(BackendError::Unavailable(
+                "the namespace does not exist yet: no node has started".into(),
+            ))
+        })
     }
-    pub async fn apply(
-        &self,
-        _: Vec<JobSpec>,
-        _: bool,
-        _: &(dyn Fn(usize, usize) + Send + Sync),
-    ) -> Result<ApplyReport, ControlError> {
-        busy()
+
+    async fn partition(&self, job: &str) -> Result<u16, ControlError> {
+        Ok(partition_of(job, self.meta().await?.partitions))
     }
-    pub async fn job(&self, _: &str) -> Result<JobObject, ControlError> {
-        busy()
+
+    /// Sends a transaction until it is settled, or a person has waited long enough.
+    async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
+        Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
-    pub async fn jobs(
-        &self,
-        _: Option<&str>,
-        _: usize,
-    ) -> Result<PageOf<JobObject>, ControlError> {
-        busy()
-    }
-    pub async fn delete_job(&self, _: &str, _: Option<u64>) -> Result<(), ControlError> {
-        busy()
-    }
-    pub async fn pause_job(&self, _: &str, _: Option<String>) -> Result<JobObject, ControlError> {
-        busy()
-    }
-    pub async fn resume_job(&self, _: &str) -> Result<JobObject, ControlError> {
-        busy()
-    }
-    pub async fn trigger(
-        &self,
-        _: &str,
-        _: Option<serde_json::Value>,
-        _: &str,
-    ) -> Result<RunObject, ControlError> {
-        busy()
-    }
-    pub async fn runs(
-        &self,
-        _: &RunFilter,
-        _: Option<&str>,
-        _: usize,
-    ) -> Result<PageOf<RunObject>, ControlError> {
-        busy()
-    }
-    pub async fn run(&self, _: &str) -> Result<Vec<RunObject>, ControlError> {
-        busy()
-    }
-    pub async fn cancel_run(&self, _: &str) -> Result<RunObject, ControlError> {
-        busy()
-    }
-    pub async fn status(&self, _: String) -> Result<StatusObject, ControlError> {
-        busy()
-    }
+}
+
+fn busy() -> ControlError {
+    ControlError::Busy("too much changes at once; try again".into())
 }

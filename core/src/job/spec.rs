@@ -372,6 +372,16 @@ impl JobSpec {
         self
     }
 
+    /// What a node must have to run it: `command`, `http` or `handler:NAME`.
+    #[must_use]
+    pub fn needs(&self) -> String {
+        match &self.run.handler {
+            Some(name) => format!("handler:{name}"),
+            None if self.run.http.is_some() => "http".into(),
+            None => "command".into(),
+        }
+    }
+
     /// Executions at most, retries included.
     #[must_use]
     pub fn attempts(&self) -> u32 {
@@ -651,9 +661,31 @@ fn not_yet(path: &str, hint: &str) -> SpecError {
 }
 
 fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecError {
+    // A field of the expression (`minute`) is no key of the file.
+    let key = matches!(
+        error.field,
+        "every"
+            | "after_finish"
+            | "at"
+            | "timezone"
+            | "dialect"
+            | "dst"
+            | "start"
+            | "end"
+            | "exclude"
+            | "jitter"
+    );
+    let (path, message) = match (key, error.field) {
+        (true, field) => (format!("schedule.{field}"), error.message.clone()),
+        (false, "cron" | "schedule") => ("schedule.cron".into(), error.message.clone()),
+        (false, field) => (
+            "schedule.cron".into(),
+            format!("{field}: {}", error.message),
+        ),
+    };
     SpecError {
-        path: format!("schedule.{}", error.field),
-        message: error.message.clone(),
+        path,
+        message,
         hint: error.hint.clone(),
         at: error.at,
     }

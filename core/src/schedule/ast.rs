@@ -190,13 +190,13 @@ fn walk(from: u32, to: u32, step: u32, min: u32, cycle: u32) -> Vec<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ast {
     pub(crate) numbering: Numbering,
-    /// `daily` for `@daily`.
-    pub(crate) macro_name: Option<&'static str>,
     pub(crate) second: Field,
     pub(crate) minute: Field,
     pub(crate) hour: Field,
     pub(crate) day: Field,
     pub(crate) month: Field,
     pub(crate) weekday: Field,
+    /// The weekday field's text; `None` in a macro.
+    pub(crate) weekday_source: Option<Box<str>>,
     pub(crate) year: Option<Field>,
 }

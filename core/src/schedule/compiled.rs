@@ -70,6 +70,25 @@ impl Schedule {
         &self.0.zone
     }
 
+    /// Its rules for changes of the clock.
+    pub(crate) fn dst(&self) -> DstRules {
+        self.0.dst
+    }
+
+    /// The anchor of `every`, Unix seconds.
+    pub(crate) fn anchor(&self) -> Option<i64> {
+        match self.0.timing {
+            Timing::Every(anchor, _) => Some(anchor),
+            _ => None,
+        }
+    }
+
+    /// Whether it has instants of its own: not on demand, not after the last run.
+    #[must_use]
+    pub fn is_on_the_time_line(&self) -> bool {
+        !matches!(self.0.timing, Timing::AfterFinish(_) | Timing::OnDemand)
+    }
+
     /// The first instant strictly after one (Unix milliseconds), skipped ones included; `None` is
     /// never. Depends on nothing but its arguments, in a bounded number of steps.
     #[must_use]
@@ -189,10 +208,7 @@ impl Schedule {
     /// on the time line: on demand, after the last run.
     #[must_use]
     pub fn never_fires(&self) -> bool {
-        match self.0.timing {
-            Timing::AfterFinish(_) | Timing::OnDemand => false,
-            Timing::Cron(_) | Timing::Every(..) | Timing::At(_) => self.next(i64::MIN).is_none(),
-        }
+        self.is_on_the_time_line() && self.next(i64::MIN).is_none()
     }
 
     /// An instant of `every` or `at`, which follow no civil time; inside the years that fire.

@@ -21,6 +21,7 @@ mod compiled;
 pub mod cron;
 mod days;
 mod error;
+pub mod explain;
 mod intern;
 mod items;
 mod jitter;

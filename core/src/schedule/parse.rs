@@ -144,13 +144,13 @@ fn parse_macro(text: &str, dialect: Dialect, start: usize) -> Result<Ast, Schedu
             "leave out the schedule and trigger the job from the start-up script: `punctual job trigger JOB`",
         ));
     }
-    let Some((name, meaning)) = MACROS.iter().find(|(known, _)| *known == name) else {
+    let Some((_, meaning)) = MACROS.iter().find(|(known, _)| *known == name) else {
         return Err(error(format!("{} is not a macro", quote(written))).hint(
             "write @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or the fields",
         ));
     };
     let mut ast = assemble(&split(meaning), Numbering::Unix)?;
-    ast.macro_name = Some(name);
+    ast.weekday_source = None;
     for field in [
         &mut ast.minute,
         &mut ast.hour,
@@ -211,13 +211,13 @@ fn assemble(fields: &[(usize, &str)], numbering: Numbering) -> Result<Ast, Sched
     };
     let ast = Ast {
         numbering,
-        macro_name: None,
         second,
         minute: field(FieldKind::Minute, fields[shift])?,
         hour: field(FieldKind::Hour, fields[shift + 1])?,
         day: field(FieldKind::Day, fields[shift + 2])?,
         month: field(FieldKind::Month, fields[shift + 3])?,
         weekday: field(FieldKind::Weekday, fields[shift + 4])?,
+        weekday_source: Some(fields[shift + 4].1.into()),
         year: match fields.get(6) {
             Some(&year) => Some(field(FieldKind::Year, year)?),
             None => None,

@@ -1,6 +1,5 @@
 //! Every row of `cases/schedules.json`: expressions with the right answers, forward and backward,
 //! and texts that must be refused.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use chrono::DateTime;
 use punctual::schedule::cron::Cron;
@@ -47,7 +46,7 @@ struct Generated {
 }
 
 fn corpus() -> Corpus {
-    serde_json::from_str(include_str!("cases/schedules.json")).unwrap()
+    serde_json::from_str(include_str!("../cases/schedules.json")).unwrap()
 }
 
 fn dialect(name: &str) -> Dialect {
