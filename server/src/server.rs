@@ -225,6 +225,10 @@ async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
 
 fn settings(config: &ServeConfig, node_id: String, url: &str) -> NodeConfig {
     let args = &config.args;
+    if args.overdue_takeover.is_some() {
+        // Both stores of this version serve one node, which nobody could take over from.
+        tracing::warn!("--overdue-takeover has no effect with this store");
+    }
     let mut settings = NodeConfig {
         node_id,
         address: Some(url.to_owned()),
@@ -241,7 +245,6 @@ fn settings(config: &ServeConfig, node_id: String, url: &str) -> NodeConfig {
         (args.session_ttl, &mut settings.session_ttl_ms),
         (args.lost_grace, &mut settings.lost_grace_ms),
         (args.drain_timeout, &mut settings.drain_timeout_ms),
-        (args.overdue_takeover, &mut settings.overdue_takeover_ms),
     ] {
         if let Some(given) = given {
             *setting = given.ms();

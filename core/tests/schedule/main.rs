@@ -4,9 +4,13 @@
 
 mod brute;
 mod corpus;
+mod departures;
+mod differential;
 mod dst;
 mod helpers;
+mod hostile;
 mod parsing;
 mod periods;
 mod properties;
+mod random;
 mod texts;

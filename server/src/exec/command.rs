@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat};
 use punctual::handler::{CommandLine, RunContext};
+use rustix::io::Errno;
 
 use super::wire::Spec;
 
@@ -148,6 +149,13 @@ pub(super) fn explain(spec: &Spec, error: &io::Error) -> String {
     }
     let path = spec.env.get("PATH").map_or("", String::as_str);
     let (found, runnable) = look_up(program, path, spec.cwd.as_deref());
+    if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) && !found.is_empty() {
+        return format!(
+            "{start}: {} is neither a program for this system nor a script whose first line names \
+             its interpreter, such as #!/bin/sh",
+            found[0].display()
+        );
+    }
     match error.kind() {
         io::ErrorKind::NotFound if !found.is_empty() => {
             let file = found[0].display();

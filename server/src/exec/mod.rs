@@ -16,6 +16,11 @@
 //! and its output is on disk, up to the limits. When the node dies, the command is asked to end at
 //! once and killed after its grace. When the supervisor dies, the node kills what it can find by
 //! the command's group and by the run's entries in the environment.
+//!
+//! What is not: a process that hangs where nothing can be killed, or that runs as another user,
+//! is given up and counted in the run's message. And what a command asks a service to start for
+//! it, such as a container or a timer, is that service's and not the command's. Other Unix systems
+//! have no way to find a process that has left the command's group; there only the group is ended.
 
 mod clock;
 mod command;

@@ -84,6 +84,9 @@ fn supervise() -> io::Result<()> {
 fn detach() -> io::Result<()> {
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [
+        // Not a request: but whoever started the node may have left it ignored, and then ended
+        // children vanish with their status.
+        signal_hook::consts::SIGCHLD,
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGHUP,
@@ -191,7 +194,7 @@ impl Supervision {
         let (sender, events) = mpsc::channel();
         let waited = watch_children(sender.clone());
         thread::spawn(move || listen(control, &sender));
-        while !(self.main_ended.is_some() && self.childless) {
+        while !self.childless {
             self.enforce();
             if self.given_up() {
                 break;
@@ -210,7 +213,7 @@ impl Supervision {
                     let _ = waited.send(());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Both threads are gone: the node too, and there is nobody left to wait for.
+                // Both threads are gone: the node too, and all children.
                 Err(RecvTimeoutError::Disconnected) => self.reap(),
             }
         }
@@ -243,6 +246,8 @@ impl Supervision {
 
     /// Asks the command to end. Only once, and not when it has ended by itself.
     fn ask(&mut self, by: Stopper) {
+        // That it has ended may stand in the queue behind the order.
+        self.reap();
         if self.stop.is_some() || self.main_ended.is_some() {
             return;
         }

@@ -26,7 +26,8 @@ fn of_ended(ended: &Ended, cause: Option<StopCause>) -> Execution {
     let how = match (ended.exit, ended.signal) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => format!("killed by {}", signal_name(signal)),
-        (None, None) => "it could not be killed".to_owned(),
+        (None, None) if ended.survivors > 0 => "it could not be killed".to_owned(),
+        (None, None) => "its exit status was lost".to_owned(),
     };
     let left = survivors(ended.survivors);
     let mut execution = match ended.stop {

@@ -55,6 +55,16 @@ impl<'a> Watch<'a> {
         match &status {
             Some(status) => {
                 self.dismiss().await;
+                if let Status::Ended(ended) = status
+                    && ended.survivors > 0
+                {
+                    tracing::error!(
+                        job = self.ctx.job_id,
+                        run = self.ctx.run_id,
+                        processes = ended.survivors,
+                        "a command has ended, but some of its processes could not be killed"
+                    );
+                }
                 verdict::of(status, self.stop)
             }
             None => self.take_over().await,

@@ -82,7 +82,7 @@ pub(crate) enum Status {
 pub(crate) struct Ended {
     /// The status with which it exited.
     pub(crate) exit: Option<i32>,
-    /// The signal that ended it. Neither: it could not be killed.
+    /// The signal that ended it. Neither: it could not be killed, or its status was lost.
     pub(crate) signal: Option<i32>,
     /// Set when it was told to stop before it ended.
     pub(crate) stop: Option<Stopped>,

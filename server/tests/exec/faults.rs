@@ -52,12 +52,28 @@ async fn start_node(bench: &Bench, fence_ms: u64, script: &str) -> Child {
     let node = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "faults::node"])
         .env(NODE, told.to_string())
+        .env("DATABASE_PASSWORD", "s3cret")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     until("ready", || bench.file("ready").exists()).await;
     node
+}
+
+#[tokio::test]
+async fn secrets_of_the_node_stay_with_it() {
+    let bench = Bench::new();
+    let script = "cat /proc/$$/environ /proc/$PPID/environ > $1/seen; touch $1/ready; \
+                  while ! [ -e $1/go ]; do sleep 0.05; done";
+    let mut node = start_node(&bench, 0, script).await;
+    let given = std::fs::read_to_string(format!("/proc/{}/environ", node.id())).unwrap();
+    assert!(given.contains("DATABASE_PASSWORD=s3cret"));
+    std::fs::write(bench.file("go"), "").unwrap();
+    let seen = std::fs::read_to_string(bench.file("seen")).unwrap();
+    assert!(seen.contains("PUNCTUAL_JOB_ID=job"));
+    assert!(!seen.contains("DATABASE_PASSWORD") && !seen.contains(NODE));
+    assert!(node.wait().unwrap().success());
 }
 
 fn pid(child: &Child) -> i32 {
@@ -231,10 +247,12 @@ struct Bare {
 }
 
 impl Bare {
-    fn start(bench: &Bench, grace_ms: u64, script: &str) -> Self {
+    /// `before` is what the shell does that then becomes the supervisor.
+    fn start(bench: &Bench, before: &str, grace_ms: u64, script: &str) -> Self {
         let path = bench.dir.path().to_str().unwrap();
-        let mut child = Command::new(supervisor())
-            .arg("__supervise")
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("{before} exec \"$0\" __supervise")])
+            .arg(supervisor())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -263,7 +281,7 @@ impl Bare {
 #[tokio::test]
 async fn signals_for_the_node_do_not_end_a_supervisor() {
     let bench = Bench::new();
-    let bare = Bare::start(&bench, 5_000, "touch $1/ready; sleep 0.5; exit 6");
+    let bare = Bare::start(&bench, "", 5_000, "touch $1/ready; sleep 0.5; exit 6");
     until("ready", || bench.file("ready").exists()).await;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         send(pid(&bare.child), signal);
@@ -278,7 +296,7 @@ async fn signals_for_the_node_do_not_end_a_supervisor() {
 #[tokio::test]
 async fn an_order_to_kill_does_not_wait_for_the_grace() {
     let bench = Bench::new();
-    let mut bare = Bare::start(&bench, 3_600_000, DEAF);
+    let mut bare = Bare::start(&bench, "", 3_600_000, DEAF);
     until("ready", || bench.file("ready").exists()).await;
     writeln!(bare.child.stdin.as_mut().unwrap(), "kill").unwrap();
     let ended = tokio::task::spawn_blocking(|| bare.last_word())
@@ -287,4 +305,15 @@ async fn an_order_to_kill_does_not_wait_for_the_grace() {
     assert_eq!(ended["ended"]["signal"], 9);
     assert_eq!(ended["ended"]["stop"]["forced"], true);
     bench.assert_gone();
+}
+
+#[tokio::test]
+async fn what_the_parent_of_the_node_ignored_the_command_hears() {
+    let bench = Bench::new();
+    let ignoring = "trap '' TERM HUP INT CHLD;";
+    let bare = Bare::start(&bench, ignoring, 5_000, "kill -TERM $$; exit 1");
+    let ended = tokio::task::spawn_blocking(|| bare.last_word())
+        .await
+        .unwrap();
+    assert_eq!(ended["ended"]["signal"], 15, "{ended}");
 }

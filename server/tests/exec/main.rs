@@ -119,6 +119,17 @@ impl Bench {
     }
 }
 
+/// A test that fails because something lives on must not let it live on for ever.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for pid in self.alive() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 fn supervisor() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_punctual"))
 }
