@@ -1,6 +1,22 @@
-//! The `punctual` binary.
+//! The `punctual` program: node, command line and HTTP API of the job scheduler.
 
-use std::io::Write;
+mod api;
+mod cli;
+mod client;
+mod commands;
+mod config;
+mod demo;
+mod discover;
+mod files;
+mod jobfile;
+mod output;
+mod serve;
+mod server;
+mod signals;
+mod table;
+mod telemetry;
+mod times;
+
 use std::process::ExitCode;
 
 use punctual_server::exec;
@@ -10,7 +26,5 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).as_deref() == Some(exec::SUPERVISE.as_ref()) {
         return exec::supervisor::main();
     }
-    // With standard error closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "punctual: no such command");
-    ExitCode::from(2)
+    cli::main()
 }
