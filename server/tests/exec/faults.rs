@@ -197,6 +197,22 @@ async fn a_killed_supervisor_is_an_error_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn an_emptied_environment_does_not_hide_what_a_killed_supervisor_leaves() {
+    let bench = Bench::new();
+    let script = "trap '' TERM; exec env -i /bin/sh -c \"$2\" $0 $1";
+    let bare = "/bin/touch $1/ready; while :; do /bin/sleep 0.1; done";
+    let path = bench.dir.path().to_str().unwrap();
+    let kill = async {
+        until("ready", || bench.file("ready").exists()).await;
+        send(parent(bench.commands()[0]), Signal::KILL);
+    };
+    let argv = ["sh", "-c", script, &bench.mark, path, bare];
+    let (execution, ()) = tokio::join!(bench.run(&argv), kill);
+    assert_eq!(failure(&execution).0, FailReason::Error);
+    bench.assert_gone();
+}
+
+#[tokio::test]
 async fn a_supervisor_that_does_not_answer_does_not_save_the_command() {
     let mut bench = Bench::new();
     bench.grace_ms = 100;
