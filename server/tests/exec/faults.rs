@@ -263,12 +263,13 @@ struct Bare {
 }
 
 impl Bare {
-    /// `before` is what the shell does that then becomes the supervisor.
-    fn start(bench: &Bench, before: &str, grace_ms: u64, script: &str) -> Self {
+    /// `ignored` is what it inherits as ignored signals.
+    fn start(bench: &Bench, ignored: &[&str], grace_ms: u64, script: &str) -> Self {
         let path = bench.dir.path().to_str().unwrap();
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{before} exec \"$0\" __supervise")])
+        let mut child = Command::new("env")
+            .args(ignored.iter().map(|s| format!("--ignore-signal={s}")))
             .arg(supervisor())
+            .arg("__supervise")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -297,7 +298,7 @@ impl Bare {
 #[tokio::test]
 async fn signals_for_the_node_do_not_end_a_supervisor() {
     let bench = Bench::new();
-    let bare = Bare::start(&bench, "", 5_000, "touch $1/ready; sleep 0.5; exit 6");
+    let bare = Bare::start(&bench, &[], 5_000, "touch $1/ready; sleep 0.5; exit 6");
     until("ready", || bench.file("ready").exists()).await;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         send(pid(&bare.child), signal);
@@ -312,7 +313,7 @@ async fn signals_for_the_node_do_not_end_a_supervisor() {
 #[tokio::test]
 async fn an_order_to_kill_does_not_wait_for_the_grace() {
     let bench = Bench::new();
-    let mut bare = Bare::start(&bench, "", 3_600_000, DEAF);
+    let mut bare = Bare::start(&bench, &[], 3_600_000, DEAF);
     until("ready", || bench.file("ready").exists()).await;
     writeln!(bare.child.stdin.as_mut().unwrap(), "kill").unwrap();
     let ended = tokio::task::spawn_blocking(|| bare.last_word())
@@ -326,8 +327,12 @@ async fn an_order_to_kill_does_not_wait_for_the_grace() {
 #[tokio::test]
 async fn what_the_parent_of_the_node_ignored_the_command_hears() {
     let bench = Bench::new();
-    let ignoring = "trap '' TERM HUP INT CHLD;";
-    let bare = Bare::start(&bench, ignoring, 5_000, "kill -TERM $$; exit 1");
+    let bare = Bare::start(
+        &bench,
+        &["TERM", "HUP", "CHLD"],
+        5_000,
+        "kill -TERM $$; exit 1",
+    );
     let ended = tokio::task::spawn_blocking(|| bare.last_word())
         .await
         .unwrap();
