@@ -285,13 +285,22 @@ impl Bare {
         Self { child, status }
     }
 
-    fn last_word(mut self) -> serde_json::Value {
-        let mut last = String::new();
-        for line in (&mut self.status).lines() {
-            last = line.unwrap();
-        }
-        self.child.wait().unwrap();
-        serde_json::from_str(&last).unwrap()
+    /// What it has reported when it has ended.
+    async fn last_word(mut self) -> serde_json::Value {
+        let own = pid(&self.child);
+        until("the supervisor ends", || {
+            crate::stat(own).is_none_or(|s| s[0] == "Z")
+        })
+        .await;
+        let lines = (&mut self.status).lines().map_while(Result::ok);
+        serde_json::from_str(&lines.last().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -303,9 +312,7 @@ async fn signals_for_the_node_do_not_end_a_supervisor() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         send(pid(&bare.child), signal);
     }
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["exit"], 6);
     assert_eq!(ended["ended"]["stop"], serde_json::Value::Null);
 }
@@ -316,9 +323,7 @@ async fn an_order_to_kill_does_not_wait_for_the_grace() {
     let mut bare = Bare::start(&bench, &[], 3_600_000, DEAF);
     until("ready", || bench.file("ready").exists()).await;
     writeln!(bare.child.stdin.as_mut().unwrap(), "kill").unwrap();
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["signal"], 9);
     assert_eq!(ended["ended"]["stop"]["forced"], true);
     bench.assert_gone();
@@ -333,8 +338,6 @@ async fn what_the_parent_of_the_node_ignored_the_command_hears() {
         5_000,
         "kill -TERM $$; exit 1",
     );
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["signal"], 15, "{ended}");
 }
