@@ -175,10 +175,10 @@ impl Client {
 
     async fn connection(&mut self) -> Outcome<&mut SendRequest<Full<Bytes>>> {
         // One that the server has closed meanwhile is of no use.
-        if let Some(sender) = &mut self.sender {
-            if sender.ready().await.is_err() {
-                self.sender = None;
-            }
+        if let Some(sender) = &mut self.sender
+            && sender.ready().await.is_err()
+        {
+            self.sender = None;
         }
         if self.sender.is_none() {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await;

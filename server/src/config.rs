@@ -22,7 +22,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
     #[arg(skip)]
-    data_dir: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
     /// Name of this node [default: made once and kept in the data directory].
     #[arg(long, env = "PUNCTUAL_NODE_ID", value_name = "ID")]
     pub(crate) node_id: Option<String>,

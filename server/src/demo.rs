@@ -108,7 +108,7 @@ async fn until_stopped(signals: &mut Signals) {
 fn greet(server: &Server, config: &ServeConfig) {
     // The name that it was called by works for the next call too.
     let name = std::env::args().next().unwrap_or_else(|| "punctual".into());
-    let punctual = client_command(server.port, &name);
+    let punctual = client_command(&server.url, &name);
     say(&format!(
         "punctual {} demo on {} (temporary store in {})\n\nTry in another terminal:\n  \
          {punctual} job ls\n  \
@@ -156,7 +156,7 @@ fn print(output: &Output, line: &str) -> Outcome {
 
 fn header() -> String {
     format!(
-        "{:<23}  {:<10} {:<8} {:>3}  {:>6}  {}",
+        "{:<27}  {:<10} {:<8} {:>3}  {:>6}  {}",
         "SCHEDULED", "JOB", "STATE", "TRY", "TOOK", "OUTPUT"
     )
 }
@@ -171,7 +171,7 @@ fn row(run: &RunObject, output: &Output, color: bool) -> String {
         _ => state,
     };
     let line = format!(
-        "{:<23}  {:<10} {state} {:>3}  {:>6}  {}",
+        "{:<27}  {:<10} {state} {:>3}  {:>6}  {}",
         output.clock.moment(Some(&run.scheduled_at)),
         run.job_id,
         run.attempt,

@@ -90,10 +90,10 @@ impl DataDir {
         let mut file: TokenFile = read_json(&self.token_file())?.unwrap_or_default();
         let mut hashes = file.hashes(&self.token_file())?;
         let client: Option<ClientFile> = read_json(&self.client_file())?;
-        if let Some(client) = client {
-            if hashes.contains(&hash(&client.token)) {
-                return Ok((hashes, client.token, false));
-            }
+        if let Some(client) = client
+            && hashes.contains(&hash(&client.token))
+        {
+            return Ok((hashes, client.token, false));
         }
         // The first start, or the client file is lost: whoever may write here may come in.
         let token = format!("pt_{}", hex(&random::<32>()?));

@@ -73,17 +73,17 @@ fn greet(server: &Server, data_dir: &Path) {
         ));
     }
     say(&format!(
-        "  next: {0} apply -f jobs.yaml, {0} job ls, {0} run ls",
-        client_command(server.port, "punctual")
+        "  next: {} job ls (then: apply -f jobs.yaml, run ls, status)",
+        client_command(&server.url, "punctual")
     ));
 }
 
-/// How to call the client so that it finds the server on `port`.
-pub(crate) fn client_command(port: u16, program: &str) -> String {
-    if port == crate::config::DEFAULT_PORT {
+/// How to call the client so that it finds the server at `url`.
+pub(crate) fn client_command(url: &str, program: &str) -> String {
+    if url.ends_with(&format!(":{}", crate::config::DEFAULT_PORT)) {
         program.to_owned()
     } else {
-        format!("{program} --server http://127.0.0.1:{port}")
+        format!("{program} --server {url}")
     }
 }
 

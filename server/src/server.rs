@@ -1,6 +1,6 @@
 //! A running node with its API, from the open store to the last drained run.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,6 @@ const RETRY: Duration = Duration::from_millis(250);
 pub(crate) struct Server {
     pub(crate) control: Control,
     pub(crate) url: String,
-    pub(crate) port: u16,
     pub(crate) node_id: String,
     pub(crate) store: String,
     /// Made at this start: to be shown once.
@@ -61,7 +60,7 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|e| Failure::new(Exit::Bug, format!("the listener has no address: {e}")))?;
-        let url = format!("http://{address}");
+        let url = format!("http://{}", reachable(address));
         let node_id = match &config.args.node_id {
             Some(id) => id.clone(),
             None => data.node_id()?,
@@ -92,7 +91,6 @@ impl Server {
         Ok(Self {
             control,
             url,
-            port: address.port(),
             node_id,
             store,
             new_token: is_new.then_some(token),
@@ -165,6 +163,16 @@ pub(crate) async fn apply_until_done(
         tries += 1;
         tokio::time::sleep(RETRY).await;
     }
+}
+
+/// Where this machine reaches what listens on an address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 type Opened = (Arc<dyn CoordinationBackend>, String);

@@ -1,8 +1,6 @@
 //! `POST /v1/apply`: a whole job file at once.
 
 use std::convert::Infallible;
-#[cfg(test)]
-use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -206,14 +204,4 @@ fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
         all.push(format!("and {more} more jobs"));
     }
     all
-}
-
-/// The commands of a node that runs none; for tests.
-#[cfg(test)]
-pub(super) fn no_commands() -> Arc<dyn punctual::handler::CommandExecutor> {
-    use punctual_server::exec::{CommandPolicy, ExecutorConfig, ProcessExecutor};
-    Arc::new(ProcessExecutor::new(ExecutorConfig::new(
-        CommandPolicy::Off,
-        ".",
-    )))
 }

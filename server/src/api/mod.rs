@@ -10,6 +10,8 @@ mod jobs;
 mod misc;
 pub(crate) mod problem;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -24,8 +24,8 @@ pub(crate) struct Problem {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) detail: String,
     /// What is wrong with the definitions that were sent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) findings: Vec<Finding>,
+    #[serde(default, skip_serializing_if = "<[Finding]>::is_empty")]
+    pub(crate) findings: Box<[Finding]>,
     /// Finds the request in the server's log.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) request_id: String,
@@ -57,7 +57,7 @@ impl Problem {
             _ => format!("{count} findings"),
         };
         Self {
-            findings,
+            findings: findings.into(),
             ..Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 format!("{detail}; nothing was changed"),

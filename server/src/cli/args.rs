@@ -45,6 +45,11 @@ pub(crate) enum Command {
     Status,
     /// Print the next fire times of a cron expression.
     Next(NextArgs),
+    /// Say what a cron expression means, and what is odd about it.
+    Explain(ExplainArgs),
+    /// Take the contents out of an embedded store that is not in use, or put them into a new one.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print name and version.
     Version,
 }
@@ -232,7 +237,7 @@ pub(crate) enum JobCommand {
         /// Its id.
         job: String,
     },
-    /// Delete jobs with their records.
+    /// Delete jobs; runs that are under way may finish.
     Rm {
         /// Their ids.
         #[arg(required = true)]
@@ -306,6 +311,61 @@ pub(crate) struct NextArgs {
     /// Answer questions, one JSON object a line, from a file or - for standard input.
     #[arg(long, value_name = "FILE|-", conflicts_with_all = ["expr", "tz", "after", "count", "dialect"])]
     pub(crate) batch: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The cron expression, in quotes.
+    #[arg(value_name = "EXPR")]
+    pub(crate) expr: String,
+    /// IANA time zone [default: UTC].
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) tz: Option<String>,
+    /// RFC 3339; fire times are later than this [default: now].
+    #[arg(long, value_name = "TIME")]
+    pub(crate) after: Option<String>,
+    /// How many fire times [default: 5].
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) count: Option<usize>,
+    /// How to read the expression.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dialect: DialectArg,
+    /// In which language.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) language: LanguageArg,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LanguageArg {
+    /// English and Chinese.
+    #[default]
+    Both,
+    /// English.
+    En,
+    /// Chinese.
+    Zh,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Write everything that can be read as lines of JSON.
+    Export {
+        /// The store [default: sled:./punctual-data].
+        #[arg(long, env = "PUNCTUAL_STORE", value_name = "sled:PATH")]
+        store: Option<String>,
+        /// Where to; must not exist [default: standard output].
+        #[arg(value_name = "FILE|-")]
+        file: Option<PathBuf>,
+    },
+    /// Make a store from the lines of an export.
+    Import {
+        /// The store; must not exist [default: sled:./punctual-data].
+        #[arg(long, env = "PUNCTUAL_STORE", value_name = "sled:PATH")]
+        store: Option<String>,
+        /// Where from [default: standard input].
+        #[arg(value_name = "FILE|-")]
+        file: Option<PathBuf>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -171,7 +171,8 @@ fn describe(output: &Output, job: &JobObject) -> String {
 }
 
 async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[String]) -> Outcome {
-    if !common.yes {
+    // A script knows what it does.
+    if !common.yes && std::io::stdin().is_terminal() {
         confirm(jobs)?;
     }
     // All are tried; the first failure decides how the command ends.
@@ -197,17 +198,10 @@ async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[S
     result
 }
 
-/// Asks a person. A script says `--yes`, or it deletes nothing by mistake.
 fn confirm(jobs: &[String]) -> Outcome {
-    let what = format!("{} and all records of their runs", jobs.join(", "));
-    if !std::io::stdin().is_terminal() {
-        return Err(
-            Failure::usage(format!("this deletes {what}")).hint("say --yes; nothing was deleted")
-        );
-    }
     {
         let mut err = std::io::stderr().lock();
-        write!(err, "Delete {what}? [y/N] ")?;
+        write!(err, "Delete {}? [y/N] ", jobs.join(", "))?;
         err.flush()?;
     }
     let mut answer = String::new();

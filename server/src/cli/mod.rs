@@ -3,11 +3,13 @@
 mod apply;
 pub(crate) mod args;
 mod check;
+mod explain;
 pub(crate) mod failure;
 mod job;
 mod next;
 mod run;
 mod status;
+mod store;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,8 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Check(args) => check::check(&output, &args.files),
         Command::Next(args) => next::next(&output, args),
+        Command::Explain(args) => explain::explain(&output, &args),
+        Command::Store(command) => store::store(common, &output, command),
         Command::Version => version(&output),
         Command::Apply(args) => block_on(apply::apply(common, &output, &args)),
         Command::Diff(args) => block_on(apply::diff(common, &output, &args)),

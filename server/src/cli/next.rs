@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
-use punctual::schedule::Dialect;
 use punctual::schedule::query::{self, NextQuery};
+use punctual::schedule::{Dialect, ScheduleError};
 
 use super::args::{DialectArg, Format, NextArgs};
 use super::failure::{Failure, Outcome};
@@ -21,27 +21,13 @@ pub(super) fn next(output: &Output, args: NextArgs) -> Outcome {
     }
     let question = NextQuery {
         expr: args.expr.unwrap_or_default(),
-        dialect: match args.dialect {
-            DialectArg::Auto => Dialect::Auto,
-            DialectArg::Unix => Dialect::Unix,
-            DialectArg::Quartz => Dialect::Quartz,
-        },
+        dialect: dialect(args.dialect),
         tz: args.tz,
         after: args.after,
         count: args.count,
     };
-    let fires = query::fires(&question, now_ms()).map_err(|error| {
-        let mut message = format!("{}: {}", error.field, error.message);
-        if let Some(at) = error.at {
-            let pointer = format!("{}^", " ".repeat(at.saturating_sub(1)));
-            message = format!("{message}\n  {}\n  {pointer}", one_line(&question.expr));
-        }
-        let failure = Failure::usage(message);
-        match error.hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
-    })?;
+    let fires = query::fires(&question, now_ms())
+        .map_err(|error| schedule_failure(&question.expr, error))?;
     if fires.is_empty() && !output.is_data() {
         output.note("this expression never fires again");
     }
@@ -62,6 +48,28 @@ pub(super) fn next(output: &Output, args: NextArgs) -> Outcome {
                 name: &String::clone,
             },
         ),
+    }
+}
+
+pub(super) fn dialect(given: DialectArg) -> Dialect {
+    match given {
+        DialectArg::Auto => Dialect::Auto,
+        DialectArg::Unix => Dialect::Unix,
+        DialectArg::Quartz => Dialect::Quartz,
+    }
+}
+
+/// What is wrong with an expression, with a pointer to the place.
+pub(super) fn schedule_failure(expression: &str, error: ScheduleError) -> Failure {
+    let mut message = format!("{}: {}", error.field, error.message);
+    if let Some(at) = error.at {
+        let pointer = format!("{}^", " ".repeat(at.saturating_sub(1)));
+        message = format!("{message}\n  {}\n  {pointer}", one_line(expression));
+    }
+    let failure = Failure::usage(message);
+    match error.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 

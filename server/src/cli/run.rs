@@ -46,8 +46,14 @@ async fn list(client: &mut Client, output: &Output, args: &RunLsArgs) -> Outcome
     if !states.is_empty() {
         query.push(("state", &states));
     }
-    let runs: Vec<RunObject> = client.pages("/v1/runs", &query, args.limit).await?;
-    output.list(&runs, &view(output, &row_of(output)))?;
+    // The server lists a job's runs newest first, but job after job.
+    let limit = args.limit.filter(|_| args.job.is_some());
+    let mut runs: Vec<RunObject> = client.pages("/v1/runs", &query, limit).await?;
+    if args.job.is_none() {
+        runs.sort_by(|a, b| b.scheduled_at.cmp(&a.scheduled_at));
+        runs.truncate(args.limit.unwrap_or(usize::MAX));
+    }
+    output.list(&runs, &view(&row_of(output)))?;
     if !output.is_data() {
         output.note(&format!(
             "{} listed",
@@ -70,7 +76,7 @@ const COLUMNS: [(&str, bool); 10] = [
     ("RUN", false),
 ];
 
-fn view<'a>(_output: &Output, row: &'a dyn Fn(&RunObject) -> Vec<String>) -> View<'a, RunObject> {
+fn view(row: &dyn Fn(&RunObject) -> Vec<String>) -> View<'_, RunObject> {
     View {
         columns: &COLUMNS,
         row,

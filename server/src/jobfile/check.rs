@@ -445,10 +445,10 @@ fn place(error: SpecError, node: &Node) -> Wrong {
     let mut path = error.path;
     let schedule = node.get("schedule");
     let has = |key: &&str| schedule.is_some_and(|schedule| schedule.get(key).is_some());
-    if path == "schedule" {
-        if let Some(key) = ["cron", "every", "at"].iter().find(|key| has(key)) {
-            path = format!("schedule.{key}");
-        }
+    if path == "schedule"
+        && let Some(key) = ["cron", "every", "at"].iter().find(|key| has(key))
+    {
+        path = format!("schedule.{key}");
     }
     if let Some(field) = path.strip_prefix("schedule.") {
         let known = SCHEDULE.iter().any(|(key, _)| *key == field);

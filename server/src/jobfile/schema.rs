@@ -143,10 +143,10 @@ pub(super) fn read_group(
         };
         let path = join(path, name);
         let before = wrong.len();
-        if let Some(value) = read_value(&entry.value, *kind, &path, wrong) {
-            if before == wrong.len() || matches!(kind, Kind::Group(_)) {
-                out.insert((*name).to_owned(), value);
-            }
+        if let Some(value) = read_value(&entry.value, *kind, &path, wrong)
+            && (before == wrong.len() || matches!(kind, Kind::Group(_)))
+        {
+            out.insert((*name).to_owned(), value);
         }
     }
     out

@@ -278,7 +278,7 @@ fn toml_and_json_have_places_too() {
     hint: add the unit: 5s or 5m
 j.toml:5:21: a: schedule.timezone: `Mars` is no time zone of the database
     hint: write an IANA name, such as Asia/Shanghai, Europe/Berlin or UTC
-j.toml:6:22: a: schedule.cron: `32` is out of range 1-31
+j.toml:6:22: a: schedule.cron: day of month: `32` is out of range 1-31
     hint: write a number 1-31",
     );
     expect(
@@ -291,7 +291,7 @@ j.toml:6:22: a: schedule.cron: `32` is out of range 1-31
         "{\n \"jobs\": [\n  {\"id\": \"ä\", \"run\": {\"command\": [\"x\"]}, \"schedule\": {\"cron\": \"* * 32 * *\"}, \"id\": 5}\n ]\n}",
         "j.json:3:10: ä: id: `ä` is not a job id
     hint: 1 to 63 characters: lower case letters, digits, `.`, `_`, `-`; the first is a letter or digit
-j.json:3:68: ä: schedule.cron: `32` is out of range 1-31
+j.json:3:68: ä: schedule.cron: day of month: `32` is out of range 1-31
     hint: write a number 1-31
 j.json:3:78: the key `id` stands twice; the first is at line 3, column 4
     hint: keep one of them",

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, Span, Tag};
 use serde_json::Number;
 
 use super::finding::Finding;
@@ -49,7 +49,7 @@ pub(super) fn parse(file: &str, source: &str) -> (Option<Rc<Node>>, Vec<Finding>
         return match outcome {
             Ok(tree) => (tree, findings),
             Err(error) => {
-                findings.push(error);
+                findings.push(*error);
                 (None, findings)
             }
         };
@@ -107,12 +107,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn read(&mut self) -> Result<Option<Rc<Node>>, Finding> {
+    fn read(&mut self) -> Result<Option<Rc<Node>>, Box<Finding>> {
         let mut options = Options::default();
         options.emit_unresolved_aliases = true;
+        options.flow_nesting_limit = MAX_DEPTH;
+        options.block_nesting_limit = MAX_DEPTH;
         let mut parser = Parser::new_from_str_with_options(self.source, options);
         while let Some(next) = parser.next_event() {
-            let (event, span) = next.map_err(|e| self.scan_error(&e))?;
+            let (event, span) = next.map_err(|e| Box::new(self.scan_error(&e)))?;
             self.event(event, &span)?;
         }
         Ok(self.root.take())
@@ -121,6 +123,9 @@ impl<'a> Reader<'a> {
     fn scan_error(&self, error: &granit_parser::ScanError) -> Finding {
         let marker = error.marker();
         let pos = Pos::new(marker.line(), marker.col() + 1);
+        if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+            return Finding::new(self.file, pos, too_deep());
+        }
         let finding = Finding::new(self.file, pos, format!("not valid YAML: {}", error.info()));
         let line = self.source.lines().nth(marker.line().saturating_sub(1));
         match line {
@@ -131,16 +136,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn event(&mut self, event: Event<'_>, span: &Span) -> Result<(), Finding> {
+    fn event(&mut self, event: Event<'_>, span: &Span) -> Result<(), Box<Finding>> {
         let pos = Pos::new(span.start.line(), span.start.col() + 1);
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(
-                        Finding::new(self.file, pos, "a second YAML document starts here")
-                            .hint("one document a file: put all jobs under one `jobs:`"),
-                    );
+                    let finding =
+                        Finding::new(self.file, pos, "a second YAML document starts here");
+                    let hint = "one document a file: put all jobs under one `jobs:`";
+                    return Err(finding.hint(hint).into());
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -182,11 +187,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn open(&mut self, frame: Frame) -> Result<(), Finding> {
+    fn open(&mut self, frame: Frame) -> Result<(), Box<Finding>> {
         if self.frames.len() >= MAX_DEPTH {
             let (Frame::List { pos, .. } | Frame::Map { pos, .. }) = frame;
-            let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(Finding::new(self.file, pos, message));
+            return Err(Finding::new(self.file, pos, too_deep()).into());
         }
         self.frames.push(frame);
         Ok(())
@@ -214,19 +218,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn alias(&mut self, id: usize, pos: Pos) -> Result<(), Finding> {
+    fn alias(&mut self, id: usize, pos: Pos) -> Result<(), Box<Finding>> {
         let Some(target) = self.anchors.get(&id).cloned() else {
-            return Err(Finding::new(
-                self.file,
-                pos,
-                "this alias stands inside what it repeats",
-            ));
+            let message = "this alias stands inside what it repeats";
+            return Err(Finding::new(self.file, pos, message).into());
         };
         self.alias_nodes = self.alias_nodes.saturating_add(target.weight);
         if self.alias_nodes > MAX_ALIAS_NODES {
             let message = format!("aliases expand to more than {MAX_ALIAS_NODES} values");
-            return Err(Finding::new(self.file, pos, message)
-                .hint("write the values out where they are used"));
+            let finding = Finding::new(self.file, pos, message);
+            return Err(finding
+                .hint("write the values out where they are used")
+                .into());
         }
         self.attach(target, pos);
         Ok(())
@@ -298,10 +301,11 @@ impl<'a> Reader<'a> {
     ) -> Data {
         self.check_tag(tag, pos);
         let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
-        if style == ScalarStyle::Plain && !is_text {
-            if let Some(data) = plain_scalar(text) {
-                return data;
-            }
+        if style == ScalarStyle::Plain
+            && !is_text
+            && let Some(data) = plain_scalar(text)
+        {
+            return data;
         }
         Data::Text(Text {
             inner: self.inner_column(text, span, pos),
@@ -319,6 +323,10 @@ impl<'a> Reader<'a> {
         let quoted = shown.get(1..shown.len().checked_sub(1)?)?;
         (quoted == text).then_some(pos.column + 1)
     }
+}
+
+fn too_deep() -> String {
+    format!("nested deeper than {MAX_DEPTH} levels")
 }
 
 pub(super) fn duplicate_key(file: &str, pos: Pos, key: &str, first: Pos) -> Finding {
