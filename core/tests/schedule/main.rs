@@ -9,6 +9,7 @@ mod differential;
 mod dst;
 mod helpers;
 mod hostile;
+mod keys;
 mod parsing;
 mod periods;
 mod properties;

@@ -15,7 +15,7 @@
 //! [`ProcessExecutor::execute`] returns, nothing of the command is left, its exit status is known
 //! and its output is on disk, up to the limits. When the node dies, the command is asked to end at
 //! once and killed after its grace. When the supervisor dies, the node kills what it can find by
-//! the command's group and by the run's entries in the environment.
+//! the command's session and group and by the run's entries in the environment.
 //!
 //! What is not: a process that hangs where nothing can be killed, or that runs as another user,
 //! is given up and counted in the run's message. And what a command asks a service to start for

@@ -18,6 +18,8 @@ pub(crate) struct Process {
     pub(crate) parent: i32,
     /// Its process group.
     pub(crate) group: i32,
+    /// Its session.
+    pub(crate) session: i32,
     /// Whether it can still do something; one that has ended but was not waited for cannot.
     pub(crate) alive: bool,
 }
@@ -75,6 +77,7 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
         pid,
         parent: number(1)?,
         group: number(2)?,
+        session: number(3)?,
         alive: !ended,
     })
 }
@@ -94,20 +97,22 @@ pub(crate) fn signal_group(group: i32, signal: Signal) {
     }
 }
 
-/// All living processes in whose environment each of the entries (`NAME=value`) stands: a command
-/// and what it started, if nobody emptied the environment on the way. For the node, when the
-/// supervisor that knew them is gone.
-pub(crate) fn carrying(entries: &[String]) -> Vec<Process> {
+/// All living processes of a session except the one that opened it, and all in whose environment
+/// each of the entries (`NAME=value`) stands: a command and what it started, as long as it has
+/// not both left the session and emptied its environment. For the node, when the supervisor that
+/// knew them is gone. The session's id must not have been given to somebody else.
+pub(crate) fn remains(session: Option<i32>, entries: &[String]) -> Vec<Process> {
+    let marked = |pid: i32| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+            entries
+                .iter()
+                .all(|entry| environ.split(|&b| b == 0).any(|e| e == entry.as_bytes()))
+        })
+    };
     table()
         .into_iter()
-        .filter(|process| {
-            process.alive
-                && fs::read(format!("/proc/{}/environ", process.pid)).is_ok_and(|environ| {
-                    entries
-                        .iter()
-                        .all(|entry| environ.split(|&b| b == 0).any(|e| e == entry.as_bytes()))
-                })
-        })
+        .filter(|p| p.alive && Some(p.pid) != session)
+        .filter(|p| Some(p.session) == session || marked(p.pid))
         .collect()
 }
 
@@ -120,6 +125,7 @@ mod tests {
             pid,
             parent,
             group: pid,
+            session: 1,
             alive,
         }
     }
@@ -131,6 +137,7 @@ mod tests {
             pid: 4242,
             parent: 17,
             group: 4242,
+            session: 17,
             alive: true,
         };
         assert_eq!(parse(4242, line), Some(expected));

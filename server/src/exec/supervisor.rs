@@ -364,8 +364,12 @@ fn watch_children(events: Sender<Event>) -> Sender<()> {
             ) {
                 Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                // No children; the last answer has shown it to the other thread.
-                Err(_) => return,
+                Err(_) => {
+                    // No children. The other thread should know, but look it must if not: the
+                    // system may have waited for them behind our back.
+                    let _ = events.send(Event::ChildEnded);
+                    return;
+                }
             }
             if events.send(Event::ChildEnded).is_err() || answers.recv().is_err() {
                 return;

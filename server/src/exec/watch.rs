@@ -160,24 +160,29 @@ impl<'a> Watch<'a> {
 
     /// The supervisor is dead or wedged: what is left of the command is ours to end.
     async fn take_over(&mut self) -> Execution {
+        // Not waited for yet: until then nobody else gets its id, which is that of its session.
+        let _ = self.supervisor.start_kill();
+        let session = self.supervisor.id().and_then(|id| i32::try_from(id).ok());
         self.control = None;
-        // Killed, it ends, unless it hangs where nothing can be killed.
-        let _ = timeout(MARGIN, self.supervisor.kill()).await;
         let group = self.group;
         let marks = command::marks(self.ctx);
-        let left = tokio::task::spawn_blocking(move || kill_marked(group, &marks)).await;
-        verdict::of_dead_supervisor(self.group.is_some(), self.stop, left.unwrap_or(0))
+        let killed = tokio::task::spawn_blocking(move || kill_remains(session, group, &marks));
+        let left = killed.await.unwrap_or(0);
+        // Killed, it ends, unless it hangs where nothing can be killed.
+        let _ = timeout(MARGIN, self.supervisor.wait()).await;
+        verdict::of_dead_supervisor(self.group.is_some(), self.stop, left)
     }
 }
 
-/// Kills everything that carries the run's marks, and its group; returns how many would not die.
+/// Kills everything that is left of a command whose supervisor is gone; returns how many would
+/// not die.
 ///
 /// The group's id may belong to somebody else by now, if its last member has ended. So the whole
-/// group is signalled only while one that carries the marks is in it.
-fn kill_marked(group: Option<i32>, marks: &[String]) -> usize {
+/// group is signalled only while one that is known to be of the command is in it.
+fn kill_remains(session: Option<i32>, group: Option<i32>, marks: &[String]) -> usize {
     let until = clock::now_ms() + UNKILLABLE_MS;
     loop {
-        let left = processes::carrying(marks);
+        let left = processes::remains(session, marks);
         if left.is_empty() || clock::now_ms() > until {
             return left.len();
         }

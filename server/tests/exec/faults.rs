@@ -197,6 +197,22 @@ async fn a_killed_supervisor_is_an_error_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn an_emptied_environment_does_not_hide_what_a_killed_supervisor_leaves() {
+    let bench = Bench::new();
+    let script = "trap '' TERM; exec env -i /bin/sh -c \"$2\" $0 $1";
+    let bare = "/bin/touch $1/ready; while :; do /bin/sleep 0.1; done";
+    let path = bench.dir.path().to_str().unwrap();
+    let kill = async {
+        until("ready", || bench.file("ready").exists()).await;
+        send(parent(bench.commands()[0]), Signal::KILL);
+    };
+    let argv = ["sh", "-c", script, &bench.mark, path, bare];
+    let (execution, ()) = tokio::join!(bench.run(&argv), kill);
+    assert_eq!(failure(&execution).0, FailReason::Error);
+    bench.assert_gone();
+}
+
+#[tokio::test]
 async fn a_supervisor_that_does_not_answer_does_not_save_the_command() {
     let mut bench = Bench::new();
     bench.grace_ms = 100;
@@ -247,12 +263,13 @@ struct Bare {
 }
 
 impl Bare {
-    /// `before` is what the shell does that then becomes the supervisor.
-    fn start(bench: &Bench, before: &str, grace_ms: u64, script: &str) -> Self {
+    /// `ignored` is what it inherits as ignored signals.
+    fn start(bench: &Bench, ignored: &[&str], grace_ms: u64, script: &str) -> Self {
         let path = bench.dir.path().to_str().unwrap();
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{before} exec \"$0\" __supervise")])
+        let mut child = Command::new("env")
+            .args(ignored.iter().map(|s| format!("--ignore-signal={s}")))
             .arg(supervisor())
+            .arg("__supervise")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -268,27 +285,34 @@ impl Bare {
         Self { child, status }
     }
 
-    fn last_word(mut self) -> serde_json::Value {
-        let mut last = String::new();
-        for line in (&mut self.status).lines() {
-            last = line.unwrap();
-        }
-        self.child.wait().unwrap();
-        serde_json::from_str(&last).unwrap()
+    /// What it has reported when it has ended.
+    async fn last_word(mut self) -> serde_json::Value {
+        let own = pid(&self.child);
+        until("the supervisor ends", || {
+            crate::stat(own).is_none_or(|s| s[0] == "Z")
+        })
+        .await;
+        let lines = (&mut self.status).lines().map_while(Result::ok);
+        serde_json::from_str(&lines.last().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 #[tokio::test]
 async fn signals_for_the_node_do_not_end_a_supervisor() {
     let bench = Bench::new();
-    let bare = Bare::start(&bench, "", 5_000, "touch $1/ready; sleep 0.5; exit 6");
+    let bare = Bare::start(&bench, &[], 5_000, "touch $1/ready; sleep 0.5; exit 6");
     until("ready", || bench.file("ready").exists()).await;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         send(pid(&bare.child), signal);
     }
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["exit"], 6);
     assert_eq!(ended["ended"]["stop"], serde_json::Value::Null);
 }
@@ -296,12 +320,10 @@ async fn signals_for_the_node_do_not_end_a_supervisor() {
 #[tokio::test]
 async fn an_order_to_kill_does_not_wait_for_the_grace() {
     let bench = Bench::new();
-    let mut bare = Bare::start(&bench, "", 3_600_000, DEAF);
+    let mut bare = Bare::start(&bench, &[], 3_600_000, DEAF);
     until("ready", || bench.file("ready").exists()).await;
     writeln!(bare.child.stdin.as_mut().unwrap(), "kill").unwrap();
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["signal"], 9);
     assert_eq!(ended["ended"]["stop"]["forced"], true);
     bench.assert_gone();
@@ -310,10 +332,12 @@ async fn an_order_to_kill_does_not_wait_for_the_grace() {
 #[tokio::test]
 async fn what_the_parent_of_the_node_ignored_the_command_hears() {
     let bench = Bench::new();
-    let ignoring = "trap '' TERM HUP INT CHLD;";
-    let bare = Bare::start(&bench, ignoring, 5_000, "kill -TERM $$; exit 1");
-    let ended = tokio::task::spawn_blocking(|| bare.last_word())
-        .await
-        .unwrap();
+    let bare = Bare::start(
+        &bench,
+        &["TERM", "HUP", "CHLD"],
+        5_000,
+        "kill -TERM $$; exit 1",
+    );
+    let ended = bare.last_word().await;
     assert_eq!(ended["ended"]["signal"], 15, "{ended}");
 }

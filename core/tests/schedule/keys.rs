@@ -1,0 +1,428 @@
+//! The keys under `schedule:` of a job file, beside `cron`.
+
+use std::collections::BTreeMap;
+
+use punctual::schedule::{
+    Calendars, Dialect, DstRules, Gap, Interner, Overlap, Schedule, ScheduleKind, ScheduleSkip,
+    ScheduleSpec, Verdict,
+};
+
+use crate::helpers::{compile, fires, ms, spec};
+
+fn verdicts(spec: &ScheduleSpec, after: &str, count: usize) -> Vec<(String, Verdict)> {
+    let schedule = compile(spec);
+    schedule
+        .after(ms(after))
+        .take(count)
+        .map(|it| (schedule.zone().rfc3339(it.at_ms / 1_000), it.verdict))
+        .collect()
+}
+
+fn error(spec: &ScheduleSpec) -> punctual::schedule::ScheduleError {
+    Schedule::compile(spec, 0, &Calendars::default()).unwrap_err()
+}
+
+fn at(text: &str, zone: Option<&str>) -> ScheduleSpec {
+    ScheduleSpec {
+        at: Some(text.into()),
+        timezone: zone.map(str::to_owned),
+        ..ScheduleSpec::default()
+    }
+}
+
+#[test]
+fn the_keys_are_those_of_the_contract() {
+    let json = r#"{"cron":"0 5 * * *","timezone":"Asia/Shanghai","dialect":"unix","dst":{"gap":"skip","overlap":"twice"},"start":"2026-01-01T00:00:00Z","end":"2027-01-01T00:00:00Z","exclude":["2026-12-25","holidays"],"jitter":"30s"}"#;
+    let spec: ScheduleSpec = serde_json::from_str(json).unwrap();
+    assert_eq!(spec.dialect, Dialect::Unix);
+    assert_eq!(
+        spec.dst,
+        DstRules {
+            gap: Gap::Skip,
+            overlap: Overlap::Twice
+        }
+    );
+    assert_eq!(serde_json::to_string(&spec).unwrap(), json);
+    // Defaults are not written, and what is not written is a default.
+    assert_eq!(
+        serde_json::to_string(&ScheduleSpec::default()).unwrap(),
+        "{}"
+    );
+    let partly: ScheduleSpec =
+        serde_json::from_str(r#"{"every":"6h","dst":{"gap":"skip"}}"#).unwrap();
+    assert_eq!(partly.dst.overlap, Overlap::Once);
+    for unknown in [
+        r#"{"corn":"* * * * *"}"#,
+        r#"{"dst":{"gaps":"skip"}}"#,
+        r#"{"dialect":"Unix"}"#,
+        r#"{"dst":{"gap":"both"}}"#,
+        r#"{"every":"5"}"#,
+    ] {
+        assert!(
+            serde_json::from_str::<ScheduleSpec>(unknown).is_err(),
+            "{unknown}"
+        );
+    }
+}
+
+#[test]
+fn one_of_the_four_kinds_at_most() {
+    let kind = |spec: &ScheduleSpec| compile(spec).kind();
+    assert_eq!(kind(&ScheduleSpec::default()), ScheduleKind::OnDemand);
+    assert_eq!(kind(&spec("@daily", "UTC")), ScheduleKind::Cron);
+    let pause = "10m".parse().unwrap();
+    let after_finish = ScheduleSpec {
+        after_finish: Some(pause),
+        ..ScheduleSpec::default()
+    };
+    assert_eq!(kind(&after_finish), ScheduleKind::AfterFinish(pause));
+    for lazy in [&ScheduleSpec::default(), &after_finish] {
+        let schedule = compile(lazy);
+        assert_eq!(schedule.next(0), None);
+        assert_eq!(schedule.previous(0), None);
+        assert!(!schedule.never_fires());
+    }
+    let both = ScheduleSpec {
+        every: Some(pause),
+        ..spec("@daily", "UTC")
+    };
+    let error = error(&both);
+    assert_eq!(error.field, "every");
+    assert!(error.message.contains("`cron` and `every`"), "{error}");
+}
+
+#[test]
+fn excluded_days_are_skipped_with_a_verdict() {
+    let spec = ScheduleSpec {
+        exclude: vec!["2026-01-02".into(), "2026-01-04..2026-01-05".into()],
+        ..spec("0 12 * * *", "Asia/Tokyo")
+    };
+    let skip = Verdict::Skip(ScheduleSkip::Excluded);
+    assert_eq!(
+        verdicts(&spec, "2026-01-01T00:00:00+09:00", 6),
+        [
+            ("2026-01-01T12:00:00+09:00".into(), Verdict::Fire),
+            ("2026-01-02T12:00:00+09:00".into(), skip),
+            ("2026-01-03T12:00:00+09:00".into(), Verdict::Fire),
+            ("2026-01-04T12:00:00+09:00".into(), skip),
+            ("2026-01-05T12:00:00+09:00".into(), skip),
+            ("2026-01-06T12:00:00+09:00".into(), Verdict::Fire),
+        ]
+    );
+    let before = compile(&spec).previous(ms("2026-01-03T00:00:00+09:00"));
+    assert_eq!(before.unwrap().verdict, skip);
+}
+
+#[test]
+fn calendars_are_named_days() {
+    let calendars = Calendars(BTreeMap::from([(
+        "holidays".to_owned(),
+        vec!["2026-05-01..2026-05-05".to_owned(), "2026-10-01".to_owned()],
+    )]));
+    let spec = ScheduleSpec {
+        exclude: vec!["holidays".into()],
+        ..spec("0 9 1 * *", "Asia/Shanghai")
+    };
+    let schedule = Schedule::compile(&spec, 0, &calendars).unwrap();
+    let months: Vec<_> = schedule
+        .after(ms("2026-01-02T00:00:00Z"))
+        .take(10)
+        .filter(|it| it.verdict == Verdict::Fire)
+        .map(|it| schedule.zone().rfc3339(it.at_ms / 1_000)[5..7].to_owned())
+        .collect();
+    assert_eq!(months, ["02", "03", "04", "06", "07", "08", "09", "11"]);
+
+    let unknown = ScheduleSpec {
+        exclude: vec!["holiday".into()],
+        ..spec
+    };
+    let error = Schedule::compile(&unknown, 0, &calendars).unwrap_err();
+    assert!(error.hint.unwrap().contains("holidays"));
+    let broken = Calendars(BTreeMap::from([(
+        "holiday".to_owned(),
+        vec!["May Day".to_owned()],
+    )]));
+    let error = Schedule::compile(&unknown, 0, &broken).unwrap_err();
+    assert_eq!(error.field, "calendars");
+}
+
+#[test]
+fn days_that_are_none_are_refused() {
+    for text in [
+        "2026-02-30",
+        "2026-13-01",
+        "2026-1-1",
+        "2026-01-05..2026-01-04",
+        "2026-01-05..",
+        "20260105",
+        "0000-01-01",
+    ] {
+        let spec = ScheduleSpec {
+            exclude: vec![text.into()],
+            ..spec("@daily", "UTC")
+        };
+        assert_eq!(error(&spec).field, "exclude", "{text}");
+    }
+}
+
+/// A time in a gap at the end of a day belongs to that day, though it fires on the next.
+#[test]
+fn a_moved_fire_is_excluded_by_the_day_that_it_was_meant_for() {
+    let with = |day: &str| ScheduleSpec {
+        exclude: vec![day.into()],
+        ..spec("30 23 * * *", "America/Nuuk")
+    };
+    let first = |spec| verdicts(&spec, "2026-03-28T12:00:00Z", 1).remove(0);
+    let at = "2026-03-29T00:00:00-01:00".to_owned();
+    let skip = Verdict::Skip(ScheduleSkip::Excluded);
+    assert_eq!(first(with("2026-03-28")), (at.clone(), skip));
+    assert_eq!(first(with("2026-03-29")), (at, Verdict::Fire));
+    // With a fire of its own at midnight the instant stands for both days.
+    let both = |days: &[&str]| ScheduleSpec {
+        exclude: days.iter().map(|day| (*day).to_owned()).collect(),
+        ..spec("0,30 23,0 * * *", "America/Nuuk")
+    };
+    assert_eq!(first(both(&["2026-03-28"])).1, Verdict::Fire);
+    assert_eq!(first(both(&["2026-03-29"])).1, Verdict::Fire);
+    assert_eq!(first(both(&["2026-03-28", "2026-03-29"])).1, skip);
+}
+
+/// Every second of a thousand years is excluded: the next fire is found all the same.
+#[test]
+fn long_exclusions_are_passed_in_one_step() {
+    for zone in ["UTC", "America/New_York", "Asia/Tokyo", "Pacific/Apia"] {
+        let spec = ScheduleSpec {
+            exclude: vec!["2026-01-01..3025-12-31".into()],
+            ..spec("* * * * * *", zone)
+        };
+        let schedule = compile(&spec);
+        let next = schedule.next_fire(ms("2026-06-01T00:00:00Z")).unwrap();
+        let text = schedule.zone().rfc3339(next / 1_000);
+        assert!(text.starts_with("3026-01-01T00:00:00"), "{text}");
+        let ever = ScheduleSpec {
+            exclude: vec!["0001-01-01..9999-12-31".into()],
+            ..spec
+        };
+        assert_eq!(compile(&ever).next_fire(ms("9000-01-01T00:00:00Z")), None);
+    }
+}
+
+#[test]
+fn start_and_end_are_part_of_the_schedule() {
+    let spec = ScheduleSpec {
+        start: Some("2026-01-01T10:00:00Z".into()),
+        end: Some("2026-01-01T12:00:00Z".into()),
+        ..spec("0 * * * *", "UTC")
+    };
+    assert_eq!(
+        fires(&spec, "1990-01-01T00:00:00Z", 10),
+        [
+            "2026-01-01T10:00:00+00:00",
+            "2026-01-01T11:00:00+00:00",
+            "2026-01-01T12:00:00+00:00",
+        ]
+    );
+    let schedule = compile(&spec);
+    let back: Vec<_> = schedule.before(i64::MAX).map(|it| it.at_ms).collect();
+    assert_eq!(back.len(), 3);
+    assert!(back.is_sorted_by(|a, b| a > b));
+    // A fraction of a second after an instant excludes it, one before does not.
+    let fractions = ScheduleSpec {
+        start: Some("2026-01-01T10:00:00.001Z".into()),
+        end: Some("2026-01-01T11:59:59.999Z".into()),
+        ..spec.clone()
+    };
+    assert_eq!(
+        fires(&fractions, "1990-01-01T00:00:00Z", 10),
+        ["2026-01-01T11:00:00+00:00"]
+    );
+    let backwards = ScheduleSpec {
+        end: Some("2025-01-01T00:00:00Z".into()),
+        ..spec
+    };
+    assert_eq!(error(&backwards).field, "end");
+}
+
+#[test]
+fn a_start_anchors_a_period() {
+    let spec = ScheduleSpec {
+        every: Some("7h".parse().unwrap()),
+        start: Some("2026-01-01T00:00:00".into()),
+        timezone: Some("Asia/Shanghai".into()),
+        ..ScheduleSpec::default()
+    };
+    let schedule = Schedule::compile(&spec, ms("2026-06-01T03:04:05Z"), &Calendars::default());
+    let first = schedule.unwrap().next(0).unwrap();
+    assert_eq!(first.at_ms, ms("2026-01-01T07:00:00+08:00"));
+}
+
+#[test]
+fn at_fires_once() {
+    let once = |spec: &ScheduleSpec| {
+        let schedule = compile(spec);
+        let ScheduleKind::At(at_ms) = schedule.kind() else {
+            panic!("{:?}", schedule.kind());
+        };
+        assert_eq!(schedule.next(at_ms - 1).map(|it| it.at_ms), Some(at_ms));
+        assert_eq!(schedule.next(at_ms), None);
+        assert_eq!(schedule.previous(at_ms), None);
+        assert_eq!(schedule.previous(at_ms + 1).map(|it| it.at_ms), Some(at_ms));
+        at_ms
+    };
+    let utc = ms("2026-05-01T01:00:00Z");
+    assert_eq!(once(&at("2026-05-01T01:00:00Z", None)), utc);
+    assert_eq!(once(&at("2026-05-01T09:00:00+08:00", None)), utc);
+    assert_eq!(once(&at("2026-05-01T09:00:00", Some("Asia/Shanghai"))), utc);
+    assert_eq!(once(&at("2026-05-01 09:00", Some("Asia/Shanghai"))), utc);
+    // Instants are whole seconds, and a run is never early.
+    assert_eq!(once(&at("2026-05-01T01:00:00.250Z", None)), utc + 1_000);
+    // The repeated hour: the first pass.
+    assert_eq!(
+        once(&at("2026-11-01T01:30:00", Some("America/New_York"))),
+        ms("2026-11-01T01:30:00-04:00")
+    );
+    // The gap: the first instant after it, or a refusal that says so.
+    let in_the_gap = at("2026-03-08T02:30:00", Some("America/New_York"));
+    assert_eq!(once(&in_the_gap), ms("2026-03-08T03:00:00-04:00"));
+    let skip = ScheduleSpec {
+        dst: DstRules {
+            gap: Gap::Skip,
+            overlap: Overlap::Once,
+        },
+        ..in_the_gap
+    };
+    let error = error(&skip);
+    assert_eq!(error.field, "at");
+    assert!(error.hint.unwrap().contains("2026-03-08T03:00:00-04:00"));
+}
+
+#[test]
+fn instants_that_are_none_are_refused() {
+    for text in [
+        "",
+        "tomorrow",
+        "2026-05-01",
+        "2026-02-30T00:00:00",
+        "99999-01-01T00:00:00Z",
+    ] {
+        assert_eq!(error(&at(text, None)).field, "at", "{text}");
+    }
+}
+
+#[test]
+fn zones_come_from_the_built_in_database_only() {
+    for (name, hint) in [
+        ("Asia/Shangai", "Asia/Shanghai"),
+        ("Shanghai", "Asia/Shanghai"),
+        ("+08:00", "Etc/GMT-8"),
+        ("UTC+8", "Etc/GMT-8"),
+        ("Middle/Earth", "IANA"),
+        ("EST5EDT4,M3.2.0,M11.1.0", "IANA"),
+    ] {
+        let error = error(&spec("@daily", name));
+        assert_eq!(error.field, "timezone");
+        assert!(
+            error.hint.clone().unwrap().contains(hint),
+            "{name}: {error}"
+        );
+    }
+    // Rules of 2025 and later: British Columbia stays on summer time from 2026 on.
+    let winter = fires(
+        &spec("0 12 1 12 *", "America/Vancouver"),
+        "2026-06-01T00:00:00Z",
+        1,
+    );
+    assert_eq!(winter, ["2026-12-01T12:00:00-07:00"]);
+    assert!(punctual::schedule::tzdb_version() >= "2026");
+}
+
+#[test]
+fn a_schedule_without_a_future_is_refused_at_creation() {
+    let now = ms("2026-06-01T00:00:00Z");
+    let check = |spec: &ScheduleSpec| Schedule::check(spec, now, &Calendars::default());
+    let dead = |spec: &ScheduleSpec| check(spec).unwrap_err().field;
+    let ended = ScheduleSpec {
+        end: Some("2026-05-01T00:00:00Z".into()),
+        ..spec("@daily", "UTC")
+    };
+    assert_eq!(dead(&ended), "cron");
+    let all_excluded = ScheduleSpec {
+        exclude: vec!["2026-06-01..9999-12-31".into()],
+        ..spec("@daily", "UTC")
+    };
+    assert_eq!(dead(&all_excluded), "cron");
+    let short = ScheduleSpec {
+        every: Some("1d".parse().unwrap()),
+        end: Some("2026-06-01T12:00:00Z".into()),
+        ..ScheduleSpec::default()
+    };
+    assert_eq!(dead(&short), "every");
+    let excluded = ScheduleSpec {
+        exclude: vec!["2026-07-01".into()],
+        ..at("2026-07-01T12:00:00Z", None)
+    };
+    assert_eq!(dead(&excluded), "at");
+    // Only gaps: 02:30 of the second Sunday of March, skipped each year.
+    let gaps = ScheduleSpec {
+        dst: DstRules {
+            gap: Gap::Skip,
+            overlap: Overlap::Once,
+        },
+        ..spec("0 30 2 ? 3 SUN#2", "America/New_York")
+    };
+    assert_eq!(dead(&gaps), "cron");
+    // An instant in the past is for the caller to judge.
+    assert!(check(&at("2020-01-01T00:00:00Z", None)).is_ok());
+    assert!(check(&ScheduleSpec::default()).is_ok());
+    assert!(check(&spec("@daily", "UTC")).is_ok());
+}
+
+#[test]
+fn six_fields_with_a_weekday_number_are_refused_with_both_readings() {
+    let error = Schedule::compile(
+        &spec("0 0 12 * * 1-5", "Asia/Shanghai"),
+        ms("2026-01-01T00:00:00Z"),
+        &Calendars::default(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        (error.field, error.at, error.len),
+        ("day of week", Some(12), 3)
+    );
+    assert_eq!(
+        error.hint.unwrap(),
+        "write the name (MON-FRI), or set `dialect: unix` (MON-FRI: 2026-01-01, 2026-01-02, 2026-01-05) or `dialect: quartz` (SUN-THU: 2026-01-01, 2026-01-04, 2026-01-05)"
+    );
+    for clear in [
+        "0 0 12 * * *",
+        "0 0 12 * * */2",
+        "0 0 12 * * MON-FRI",
+        "0 0 12 * * MON#2",
+    ] {
+        assert!(Schedule::compile(&spec(clear, "UTC"), 0, &Calendars::default()).is_ok());
+    }
+    for number in [
+        "0 0 12 * * 0",
+        "0 0 12 * * 5L",
+        "0 0 12 * * MON,3",
+        "0 0 12 1 * 2",
+    ] {
+        let result = Schedule::compile(&spec(number, "UTC"), 0, &Calendars::default());
+        assert_eq!(result.unwrap_err().field, "day of week", "{number}");
+    }
+}
+
+#[test]
+fn jobs_share_what_means_the_same() {
+    let mut interner = Interner::new();
+    for text in ["@daily", "0 0 * * *", "00 00 * * *", "0 0 */1 * *"] {
+        interner
+            .compile(&spec(text, "Asia/Tokyo"), 0, &Calendars::default())
+            .unwrap();
+    }
+    assert_eq!(interner.len(), 1);
+    interner
+        .compile(&spec("@daily", "UTC"), 0, &Calendars::default())
+        .unwrap();
+    assert_eq!(interner.len(), 2);
+}
