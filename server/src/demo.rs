@@ -14,7 +14,7 @@ use crate::cli::took;
 use crate::config::{Commands, DEFAULT_PORT, LogFormat, ServeArgs, ServeConfig, StoreAt};
 use crate::jobfile::{Format, JobFile, Source, shorten};
 use crate::output::{Output, say};
-use crate::serve::{client_command, runtime, stop};
+use crate::serve::{client_command, run_to_end, stop};
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told};
 use crate::telemetry;
@@ -54,7 +54,7 @@ pub(crate) fn demo(common: &Common, output: &Output, args: &DemoArgs) -> Outcome
             "--listen: the demo is for this machine only",
         ));
     }
-    let result = runtime()?.block_on(run(&config, output, &file, args.listen.is_none()));
+    let result = run_to_end(run(&config, output, &file, args.listen.is_none()));
     // Also after a failure; the store is closed by now.
     let removed = dir.close();
     result?;

@@ -1,6 +1,7 @@
 //! `serve`: a node until somebody stops it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use punctual::control::{Control, ControlError};
 use punctual::job::spec::JobSpec;
@@ -25,7 +26,7 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
         config.log_format,
         telemetry::level(common.quiet, common.verbose),
     );
-    runtime()?.block_on(async {
+    run_to_end(async {
         // Before anything is opened: a signal must not leave it half-way.
         let mut signals = Signals::listen()?;
         let server = Server::start(&config, &file, false).await?;
@@ -34,12 +35,16 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
     })
 }
 
-/// A runtime for a node.
-pub(crate) fn runtime() -> Outcome<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
+/// Runs a node's life on a runtime of its own.
+pub(crate) fn run_to_end(life: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|e| Failure::new(Exit::Bug, format!("no runtime: {e}")))
+        .map_err(|e| Failure::new(Exit::Bug, format!("no runtime: {e}")))?;
+    let result = runtime.block_on(life);
+    // Somebody's huge job file may still be being read.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
 }
 
 /// The node's own job files, without a mistake.

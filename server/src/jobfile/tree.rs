@@ -185,24 +185,49 @@ fn is_reordering(c: char) -> bool {
 #[derive(Debug)]
 pub(crate) struct LineIndex<'a> {
     text: &'a str,
-    starts: Vec<usize>,
+    /// Known places, ascending: the start of each line, and some inside long lines. A file of
+    /// JSON is often one line of many megabytes.
+    known: Vec<(usize, Pos)>,
 }
 
 impl<'a> LineIndex<'a> {
+    /// Bytes between known places of a line.
+    const STRIDE: usize = 1_024;
+
     pub(crate) fn new(text: &'a str) -> Self {
-        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        let starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1));
-        Self {
-            text,
-            starts: starts.collect(),
+        let mut known = vec![(0, Pos::START)];
+        let (mut pos, mut next) = (Pos::START, Self::STRIDE);
+        for (offset, c) in text.char_indices() {
+            if offset >= next {
+                known.push((offset, pos));
+                next = offset + Self::STRIDE;
+            }
+            pos.column = pos.column.saturating_add(1);
+            if c == '\n' {
+                pos = Pos {
+                    line: pos.line.saturating_add(1),
+                    column: 1,
+                };
+                known.push((offset + 1, pos));
+                next = offset + 1 + Self::STRIDE;
+            }
         }
+        Self { text, known }
     }
 
     pub(crate) fn pos(&self, offset: usize) -> Pos {
-        let line = self.starts.partition_point(|start| *start <= offset).max(1);
-        let start = self.starts.get(line - 1).copied().unwrap_or(0);
-        let before = self.text.get(start..offset).unwrap_or("");
-        Pos::new(line, before.chars().count() + 1)
+        let index = self.known.partition_point(|(start, _)| *start <= offset);
+        let (start, pos) = match index.checked_sub(1) {
+            Some(index) => self.known[index],
+            None => (0, Pos::START),
+        };
+        let between = self.text.get(start..offset).unwrap_or("").chars().count();
+        Pos {
+            line: pos.line,
+            column: pos
+                .column
+                .saturating_add(u32::try_from(between).unwrap_or(u32::MAX)),
+        }
     }
 }
 
@@ -279,6 +304,11 @@ mod tests {
         assert_eq!(index.pos(0), Pos::new(1, 1));
         assert_eq!(index.pos(6), Pos::new(2, 1));
         assert_eq!(index.pos(16), Pos::new(2, 7));
+        let long = format!("a\n{}", "ü".repeat(100_000));
+        let index = LineIndex::new(&long);
+        for column in [1, 511, 512, 513, 1_500, 99_999] {
+            assert_eq!(index.pos(2 + 2 * (column - 1)), Pos::new(2, column));
+        }
     }
 
     #[test]
