@@ -413,6 +413,55 @@ fn six_fields_with_a_weekday_number_are_refused_with_both_readings() {
 }
 
 #[test]
+fn a_weekday_number_does_not_hide_another_error() {
+    for (text, field) in [
+        ("0 99 12 * * 1", "minute"),
+        ("0 0 12 * 13 1-5", "month"),
+        ("0 0 12 * * 9", "day of week"),
+    ] {
+        let error = error(&spec(text, "UTC"));
+        assert_eq!(error.field, field, "{error}");
+        assert!(!error.message.contains("two dialects"), "{error}");
+    }
+    // One of the dialects refuses it: the number is open all the same, and the hint says so.
+    let error = error(&spec("0 0 12 15 * 1", "UTC"));
+    assert!(
+        error.hint.unwrap().contains("refuses it"),
+        "{}",
+        error.message
+    );
+}
+
+#[test]
+fn the_dialect_is_decided_once() {
+    for (text, dialect) in [
+        ("0 0 * * *", Dialect::Unix),
+        ("0 0 0 * * MON", Dialect::Unix),
+        ("@daily", Dialect::Unix),
+        ("0 0 0 * * ?", Dialect::Quartz),
+        ("0 0 0 * * * 2030", Dialect::Quartz),
+    ] {
+        let decided = spec(text, "UTC").with_dialect_decided().unwrap();
+        assert_eq!(decided.dialect, dialect, "{text}");
+        assert_eq!(compile(&decided), compile(&spec(text, "UTC")));
+        assert_eq!(decided.clone().with_dialect_decided().unwrap(), decided);
+    }
+    assert!(spec("0 0 0 * * 1", "UTC").with_dialect_decided().is_err());
+    let every = ScheduleSpec {
+        every: Some("1h".parse().unwrap()),
+        ..ScheduleSpec::default()
+    };
+    assert_eq!(every.clone().with_dialect_decided().unwrap(), every);
+}
+
+#[test]
+fn schedules_cross_threads() {
+    fn assert_shared<T: Send + Sync + Clone + 'static>() {}
+    assert_shared::<Schedule>();
+    assert_shared::<punctual::schedule::Zone>();
+}
+
+#[test]
 fn jobs_share_what_means_the_same() {
     let mut interner = Interner::new();
     for text in ["@daily", "0 0 * * *", "00 00 * * *", "0 0 */1 * *"] {
