@@ -10,7 +10,7 @@ use super::calendar::Excluded;
 use super::cron::Cron;
 use super::occurrence::{Occurrence, ScheduleKind, ScheduleSkip, Verdict};
 use super::spec::{DstRules, Gap};
-use super::walk::{self, Hit};
+use super::walk::{self, Hit, WIDEST};
 use super::zone::Zone;
 use crate::duration::Millis;
 
@@ -164,9 +164,15 @@ impl Schedule {
     /// The first instant strictly after one that fires (Unix milliseconds).
     #[must_use]
     pub fn next_fire(&self, after_ms: i64) -> Option<i64> {
+        self.next_fire_counted(after_ms, &mut 0)
+    }
+
+    /// [`Schedule::next_fire`], with the instants that it looked at counted.
+    fn next_fire_counted(&self, after_ms: i64, looked_at: &mut u32) -> Option<i64> {
         let mut after_ms = after_ms;
         let mut gaps = 0;
         loop {
+            *looked_at += 1;
             let occurrence = self.next(after_ms)?;
             match occurrence.verdict {
                 Verdict::Fire => return Some(occurrence.at_ms),
@@ -178,23 +184,29 @@ impl Schedule {
                     after_ms = occurrence.at_ms;
                 }
                 Verdict::Skip(ScheduleSkip::Excluded) => {
-                    after_ms = self.last_of_exclusion(occurrence.at_ms);
+                    after_ms = self.last_of_exclusion(occurrence.at_ms / 1_000) * 1_000;
                 }
             }
         }
     }
 
-    /// An instant up to which everything is excluded, given one that is: a job may tick every
-    /// second of an excluded year. It stays before the next change of the clock, so that local
-    /// time runs evenly up to it.
-    fn last_of_exclusion(&self, at_ms: i64) -> i64 {
-        let at = at_ms / 1_000;
+    /// An instant (Unix seconds) up to which everything is excluded, given one that is: a job may
+    /// tick every second of an excluded year.
+    fn last_of_exclusion(&self, at: i64) -> i64 {
         let stretch = self.0.zone.stretch(at);
         let offset = i64::from(stretch.offset);
         let excluded = self.0.rare.as_deref().map(|rare| &rare.excluded);
-        match excluded.and_then(|excluded| excluded.end_of(at + offset)) {
-            Some(end) => (end - offset).min(stretch.end - 1).max(at) * 1_000,
-            None => at_ms,
+        let Some(end) = excluded.and_then(|excluded| excluded.end_of(at + offset)) else {
+            return at;
+        };
+        let same_offset = (end - offset).min(stretch.end - 1);
+        // A clock set back soon could show the days before the exclusion once more, and one that
+        // is changed near its end shows that earlier or later: both stay two days away.
+        let far = end - offset - WIDEST;
+        if stretch.end - at > WIDEST {
+            same_offset.max(far).max(at)
+        } else {
+            same_offset.max(at)
         }
     }
 
@@ -252,3 +264,41 @@ impl Schedule {
 /// A million distinct schedules fit into 100 MB: 56 bytes, two reference counts and what an
 /// allocator adds.
 const _: () = assert!(size_of::<Inner>() <= 56);
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::{Calendars, DstRules, Gap, Overlap, ScheduleSpec};
+    use super::*;
+
+    /// Found by fuzzing: five thousand excluded years were walked change by change.
+    #[test]
+    fn an_exclusion_of_any_length_is_passed_in_a_few_looks() {
+        for zone in [
+            "UTC",
+            "America/New_York",
+            "Asia/Tokyo",
+            "Pacific/Apia",
+            "Africa/Casablanca",
+        ] {
+            for text in ["* * * * * *", "30 2 * * *", "0 0 * * *"] {
+                let spec = ScheduleSpec {
+                    cron: Some(text.into()),
+                    timezone: Some(zone.into()),
+                    dst: DstRules {
+                        gap: Gap::Skip,
+                        overlap: Overlap::Twice,
+                    },
+                    exclude: vec!["2026-01-01..7013-02-01".into()],
+                    ..ScheduleSpec::default()
+                };
+                let schedule = Schedule::compile(&spec, 0, &Calendars::default()).unwrap();
+                let mut looked_at = 0;
+                let fire = schedule.next_fire_counted(1_772_866_800_000, &mut looked_at);
+                let first = schedule.zone().rfc3339(fire.unwrap() / 1_000);
+                assert!(first.starts_with("7013-02-02T0"), "{text} {zone}: {first}");
+                // Seconds of the last two days are looked at stretch by stretch, days one by one.
+                assert!(looked_at <= 8, "{text} {zone}: {looked_at}");
+            }
+        }
+    }
+}

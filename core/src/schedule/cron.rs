@@ -69,6 +69,14 @@ impl Cron {
         Self::read(text, dialect, example_after_ms).map(|(_, cron)| cron)
     }
 
+    /// The dialect that a text is read by: what `auto` comes to, to be stored with the job.
+    ///
+    /// # Errors
+    /// As [`Cron::parse`].
+    pub fn dialect_of(text: &str, dialect: Dialect) -> Result<Dialect, ScheduleError> {
+        Self::read(text, dialect, None).map(|(ast, _)| ast.numbering.dialect())
+    }
+
     /// The expression as written and as compiled.
     pub(crate) fn read(
         text: &str,
@@ -85,7 +93,7 @@ impl Cron {
                 quartz,
                 start,
                 len,
-            } => Err(ambiguous(&unix, &quartz, (start, len), example_after_ms)),
+            } => Err(ambiguous(unix, quartz, (start, len), example_after_ms)),
         }
     }
 
@@ -161,9 +169,8 @@ impl Cron {
         self
     }
 
-    /// The first fire strictly after an instant, under its rules for changes of the clock (the default
-    /// ones, unless [`Cron::with_dst`] sets others).
-    /// Unix milliseconds, whole seconds; `None` is never.
+    /// The first fire strictly after an instant, both in Unix milliseconds; `None` is never.
+    /// Changes of the clock follow the default rules, unless [`Cron::with_dst`] sets others.
     #[must_use]
     pub fn next(&self, after_ms: i64, zone: &Zone) -> Option<i64> {
         walk::next(self, zone, walk::second_after(after_ms)).map(|hit| hit.at * 1_000)

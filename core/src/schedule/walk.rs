@@ -22,7 +22,7 @@ use super::zone::{Stretch, Zone};
 pub(crate) const MAX_GAP: i64 = 3 * 3_600;
 
 /// No two offsets of any zone are further apart: UTC-15:56 to UTC+15:13, with room to spare.
-const WIDEST: i64 = 2 * DAY;
+pub(crate) const WIDEST: i64 = 2 * DAY;
 
 /// An instant at which an expression fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

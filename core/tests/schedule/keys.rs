@@ -22,14 +22,6 @@ fn error(spec: &ScheduleSpec) -> punctual::schedule::ScheduleError {
     Schedule::compile(spec, 0, &Calendars::default()).unwrap_err()
 }
 
-fn at(text: &str, zone: Option<&str>) -> ScheduleSpec {
-    ScheduleSpec {
-        at: Some(text.into()),
-        timezone: zone.map(str::to_owned),
-        ..ScheduleSpec::default()
-    }
-}
-
 #[test]
 fn the_keys_are_those_of_the_contract() {
     let json = r#"{"cron":"0 5 * * *","timezone":"Asia/Shanghai","dialect":"unix","dst":{"gap":"skip","overlap":"twice"},"start":"2026-01-01T00:00:00Z","end":"2027-01-01T00:00:00Z","exclude":["2026-12-25","holidays"],"jitter":"30s"}"#;
@@ -257,159 +249,10 @@ fn a_start_anchors_a_period() {
 }
 
 #[test]
-fn at_fires_once() {
-    let once = |spec: &ScheduleSpec| {
-        let schedule = compile(spec);
-        let ScheduleKind::At(at_ms) = schedule.kind() else {
-            panic!("{:?}", schedule.kind());
-        };
-        assert_eq!(schedule.next(at_ms - 1).map(|it| it.at_ms), Some(at_ms));
-        assert_eq!(schedule.next(at_ms), None);
-        assert_eq!(schedule.previous(at_ms), None);
-        assert_eq!(schedule.previous(at_ms + 1).map(|it| it.at_ms), Some(at_ms));
-        at_ms
-    };
-    let utc = ms("2026-05-01T01:00:00Z");
-    assert_eq!(once(&at("2026-05-01T01:00:00Z", None)), utc);
-    assert_eq!(once(&at("2026-05-01T09:00:00+08:00", None)), utc);
-    assert_eq!(once(&at("2026-05-01T09:00:00", Some("Asia/Shanghai"))), utc);
-    assert_eq!(once(&at("2026-05-01 09:00", Some("Asia/Shanghai"))), utc);
-    // Instants are whole seconds, and a run is never early.
-    assert_eq!(once(&at("2026-05-01T01:00:00.250Z", None)), utc + 1_000);
-    // The repeated hour: the first pass.
-    assert_eq!(
-        once(&at("2026-11-01T01:30:00", Some("America/New_York"))),
-        ms("2026-11-01T01:30:00-04:00")
-    );
-    // The gap: the first instant after it, or a refusal that says so.
-    let in_the_gap = at("2026-03-08T02:30:00", Some("America/New_York"));
-    assert_eq!(once(&in_the_gap), ms("2026-03-08T03:00:00-04:00"));
-    let skip = ScheduleSpec {
-        dst: DstRules {
-            gap: Gap::Skip,
-            overlap: Overlap::Once,
-        },
-        ..in_the_gap
-    };
-    let error = error(&skip);
-    assert_eq!(error.field, "at");
-    assert!(error.hint.unwrap().contains("2026-03-08T03:00:00-04:00"));
-}
-
-#[test]
-fn instants_that_are_none_are_refused() {
-    for text in [
-        "",
-        "tomorrow",
-        "2026-05-01",
-        "2026-02-30T00:00:00",
-        "99999-01-01T00:00:00Z",
-    ] {
-        assert_eq!(error(&at(text, None)).field, "at", "{text}");
-    }
-}
-
-#[test]
-fn zones_come_from_the_built_in_database_only() {
-    for (name, hint) in [
-        ("Asia/Shangai", "Asia/Shanghai"),
-        ("Shanghai", "Asia/Shanghai"),
-        ("+08:00", "Etc/GMT-8"),
-        ("UTC+8", "Etc/GMT-8"),
-        ("Middle/Earth", "IANA"),
-        ("EST5EDT4,M3.2.0,M11.1.0", "IANA"),
-    ] {
-        let error = error(&spec("@daily", name));
-        assert_eq!(error.field, "timezone");
-        assert!(
-            error.hint.clone().unwrap().contains(hint),
-            "{name}: {error}"
-        );
-    }
-    // Rules of 2025 and later: British Columbia stays on summer time from 2026 on.
-    let winter = fires(
-        &spec("0 12 1 12 *", "America/Vancouver"),
-        "2026-06-01T00:00:00Z",
-        1,
-    );
-    assert_eq!(winter, ["2026-12-01T12:00:00-07:00"]);
-    assert!(punctual::schedule::tzdb_version() >= "2026");
-}
-
-#[test]
-fn a_schedule_without_a_future_is_refused_at_creation() {
-    let now = ms("2026-06-01T00:00:00Z");
-    let check = |spec: &ScheduleSpec| Schedule::check(spec, now, &Calendars::default());
-    let dead = |spec: &ScheduleSpec| check(spec).unwrap_err().field;
-    let ended = ScheduleSpec {
-        end: Some("2026-05-01T00:00:00Z".into()),
-        ..spec("@daily", "UTC")
-    };
-    assert_eq!(dead(&ended), "cron");
-    let all_excluded = ScheduleSpec {
-        exclude: vec!["2026-06-01..9999-12-31".into()],
-        ..spec("@daily", "UTC")
-    };
-    assert_eq!(dead(&all_excluded), "cron");
-    let short = ScheduleSpec {
-        every: Some("1d".parse().unwrap()),
-        end: Some("2026-06-01T12:00:00Z".into()),
-        ..ScheduleSpec::default()
-    };
-    assert_eq!(dead(&short), "every");
-    let excluded = ScheduleSpec {
-        exclude: vec!["2026-07-01".into()],
-        ..at("2026-07-01T12:00:00Z", None)
-    };
-    assert_eq!(dead(&excluded), "at");
-    // Only gaps: 02:30 of the second Sunday of March, skipped each year.
-    let gaps = ScheduleSpec {
-        dst: DstRules {
-            gap: Gap::Skip,
-            overlap: Overlap::Once,
-        },
-        ..spec("0 30 2 ? 3 SUN#2", "America/New_York")
-    };
-    assert_eq!(dead(&gaps), "cron");
-    // An instant in the past is for the caller to judge.
-    assert!(check(&at("2020-01-01T00:00:00Z", None)).is_ok());
-    assert!(check(&ScheduleSpec::default()).is_ok());
-    assert!(check(&spec("@daily", "UTC")).is_ok());
-}
-
-#[test]
-fn six_fields_with_a_weekday_number_are_refused_with_both_readings() {
-    let error = Schedule::compile(
-        &spec("0 0 12 * * 1-5", "Asia/Shanghai"),
-        ms("2026-01-01T00:00:00Z"),
-        &Calendars::default(),
-    )
-    .unwrap_err();
-    assert_eq!(
-        (error.field, error.at, error.len),
-        ("day of week", Some(12), 3)
-    );
-    assert_eq!(
-        error.hint.unwrap(),
-        "write the name (MON-FRI), or set `dialect: unix` (MON-FRI: 2026-01-01, 2026-01-02, 2026-01-05) or `dialect: quartz` (SUN-THU: 2026-01-01, 2026-01-04, 2026-01-05)"
-    );
-    for clear in [
-        "0 0 12 * * *",
-        "0 0 12 * * */2",
-        "0 0 12 * * MON-FRI",
-        "0 0 12 * * MON#2",
-    ] {
-        assert!(Schedule::compile(&spec(clear, "UTC"), 0, &Calendars::default()).is_ok());
-    }
-    for number in [
-        "0 0 12 * * 0",
-        "0 0 12 * * 5L",
-        "0 0 12 * * MON,3",
-        "0 0 12 1 * 2",
-    ] {
-        let result = Schedule::compile(&spec(number, "UTC"), 0, &Calendars::default());
-        assert_eq!(result.unwrap_err().field, "day of week", "{number}");
-    }
+fn schedules_cross_threads() {
+    fn assert_shared<T: Send + Sync + Clone + 'static>() {}
+    assert_shared::<Schedule>();
+    assert_shared::<punctual::schedule::Zone>();
 }
 
 #[test]

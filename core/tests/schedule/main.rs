@@ -4,6 +4,7 @@
 
 mod brute;
 mod corpus;
+mod creation;
 mod departures;
 mod differential;
 mod dst;

@@ -16,6 +16,7 @@ mod range;
 mod txn;
 mod watch;
 mod watch_history;
+mod watch_life;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -75,6 +76,7 @@ pub fn table() -> Vec<Case> {
         lease::cases(),
         watch::cases(),
         watch_history::cases(),
+        watch_life::cases(),
     ]
     .concat()
 }

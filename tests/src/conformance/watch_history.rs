@@ -1,9 +1,12 @@
 //! Where a watch starts, what it replays, and where it must refuse.
 
 use futures_util::future::join;
-use punctual::backend::{BackendError, BackendExt as _, Revision, Span, Txn};
+use punctual::backend::{BackendError, BackendExt as _, Revision, Span, Txn, Write};
 
-use super::kit::{after, apply, delete, events, leased, long_lease, put, shown};
+use super::kit::{
+    absent, after, apply, choose, delete, events, judged, leased, long_lease, put, short_lease,
+    shown,
+};
 use super::{Fixture, cases};
 
 cases!("watch":
@@ -19,7 +22,10 @@ cases!("watch":
     it_replays_large_values,
     a_slow_reader_misses_nothing,
     list_then_watch_misses_nothing,
-    the_same_history_can_be_read_again_and_again;
+    the_same_history_can_be_read_again_and_again,
+    it_replays_the_branches_taken,
+    it_replays_batches_whole,
+    it_replays_the_end_of_a_lease_where_it_happened;
     compacting
     a_compacted_start_is_refused,
     a_refused_watch_stays_refused,
@@ -213,6 +219,53 @@ async fn the_same_history_can_be_read_again_and_again(f: Fixture) {
         let mut watch = f.watch("", from).await;
         assert_eq!(f.next_events(&mut watch).await, ["k=1"]);
         assert_eq!(f.next_events(&mut watch).await, ["k=2"]);
+    }
+}
+
+async fn it_replays_the_branches_taken(f: Fixture) {
+    let from = f.upcoming().await;
+    for _ in 0..2 {
+        let txn = Txn::new()
+            .op(choose(
+                absent("run"),
+                Write::put("run", "v"),
+                Write::put("skip", "v"),
+            ))
+            .op(choose(
+                absent("no"),
+                Write::delete("no2"),
+                Write::delete("no3"),
+            ));
+        apply(&*f.a, txn).await;
+    }
+    let mut watch = f.watch("", from).await;
+    assert_eq!(f.next_events(&mut watch).await, ["run=v"]);
+    assert_eq!(f.next_events(&mut watch).await, ["skip=v"]);
+    f.quiet(&mut watch).await;
+}
+
+async fn it_replays_batches_whole(f: Fixture) {
+    let from = f.upcoming().await;
+    let create = |key: &str| Txn::new().require(absent(key)).put(key, "v");
+    judged(&*f.a, &[], &[create("b"), create("a")]).await;
+    judged(&*f.a, &[], &[create("a"), create("c"), create("b")]).await;
+    let mut watch = f.watch("", from).await;
+    assert_eq!(f.next_events(&mut watch).await, ["a=v", "b=v"]);
+    assert_eq!(f.next_events(&mut watch).await, ["c=v"]);
+    f.quiet(&mut watch).await;
+}
+
+async fn it_replays_the_end_of_a_lease_where_it_happened(f: Fixture) {
+    let from = f.upcoming().await;
+    let lease = short_lease(&*f.a).await;
+    apply(&*f.a, Txn::new().op(leased("leased", "v", lease))).await;
+    put(&*f.a, "k", "before").await;
+    let mut live = f.watch("leased", f.upcoming().await).await;
+    assert_eq!(f.next_events(&mut live).await, ["-leased"]);
+    put(&*f.a, "k", "after").await;
+    let mut watch = f.watch("", from).await;
+    for expected in ["leased=v", "k=before", "-leased", "k=after"] {
+        assert_eq!(f.next_events(&mut watch).await, [expected]);
     }
 }
 
