@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use punctual::control::ApplyReport;
 use punctual::handler::CommandLine;
 use punctual::job::spec::{CommandSpec, JobSpec};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::problem::Problem;
-use super::{Api, Body, Query, body, query, text};
+use super::{Api, Body, Query, RequestId, body, query, text};
 use crate::jobfile::{Format, JobFile, MAX_BYTES, Source};
 use crate::times::now_ms;
 
@@ -66,6 +66,7 @@ pub(crate) enum ApplyLine {
 
 pub(super) async fn apply(
     State(api): State<Api>,
+    Extension(id): Extension<RequestId>,
     options: Query<Options>,
     headers: HeaderMap,
     bytes: Body,
@@ -91,7 +92,7 @@ pub(super) async fn apply(
     }
     // In a task of its own: a client that goes away does not stop it half-way.
     let (lines, received) = mpsc::channel(16);
-    tokio::spawn(run(api, specs, prune, warnings, lines));
+    tokio::spawn(run(api, id, specs, prune, warnings, lines));
     if accepts_lines(&headers) {
         Ok(stream(received))
     } else {
@@ -101,6 +102,7 @@ pub(super) async fn apply(
 
 async fn run(
     api: Api,
+    id: RequestId,
     specs: Vec<JobSpec>,
     prune: bool,
     warnings: Vec<String>,
@@ -112,7 +114,11 @@ async fn run(
     };
     let last = match api.control.apply(specs, prune, &progress).await {
         Ok(report) => ApplyLine::Done(ApplyAnswer { report, warnings }),
-        Err(error) => ApplyLine::Failed(error.into()),
+        Err(error) => {
+            let mut problem = Problem::from(error);
+            problem.request_id = id.0;
+            ApplyLine::Failed(problem)
+        }
     };
     let _ = lines.send(last).await;
 }

@@ -14,14 +14,16 @@ mod runs;
 mod tests;
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::FutureExt;
 use punctual::control::Control;
 use punctual::handler::CommandExecutor;
 use serde::Deserialize;
@@ -101,11 +103,20 @@ async fn not_found() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "there is nothing at this address")
 }
 
-/// Gives every request an id and every error its form.
-async fn finish(request: Request, next: Next) -> Response {
+/// Finds a request in the log.
+#[derive(Clone, Debug, Default)]
+struct RequestId(String);
+
+/// Gives every request an id and every error its form; a panic is an error too.
+async fn finish(mut request: Request, next: Next) -> Response {
     let id = random::<8>().map(|bytes| hex(&bytes)).unwrap_or_default();
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = next.run(request).await;
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response = answer.unwrap_or_else(|_| {
+        tracing::error!(request = id, %method, path, "a request made the server panic");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "").into_response()
+    });
     let status = response.status();
     if status.is_client_error() || status.is_server_error() {
         let problem = response.extensions_mut().remove::<Problem>();

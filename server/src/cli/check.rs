@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use punctual::job::spec::CommandSpec;
+
 use super::failure::{Exit, Failure, Outcome};
 use crate::jobfile::{Finding, JobFile, read_all};
 use crate::output::{Output, say};
@@ -32,6 +34,11 @@ pub(super) fn check(output: &Output, files: &[PathBuf]) -> Outcome {
             output.line(&finding.to_string())?;
         }
     }
+    for (job, name) in foreign_commands(&file) {
+        output.note(&format!(
+            "note: {job} runs the command `{name}`, which stands in none of these files; the node's own files must declare it"
+        ));
+    }
     match file.findings.len() {
         0 => {
             output.note(&format!("ok: {}", count(file.jobs.len(), "job")));
@@ -42,6 +49,16 @@ pub(super) fn check(output: &Output, files: &[PathBuf]) -> Outcome {
             Err(Failure::silent(Exit::Findings))
         }
     }
+}
+
+/// Jobs that name a command which the same files do not declare. The node's may: no finding.
+fn foreign_commands(file: &JobFile) -> impl Iterator<Item = (&str, &str)> {
+    file.jobs.iter().filter_map(|job| match &job.run.command {
+        Some(CommandSpec::Named(name)) if !file.commands.contains_key(name) => {
+            Some((job.id.as_str(), name.as_str()))
+        }
+        _ => None,
+    })
 }
 
 /// Reads job files that must be valid; findings go to standard error.

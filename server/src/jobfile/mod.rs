@@ -8,11 +8,13 @@ mod check;
 mod finding;
 mod input;
 mod json;
+mod places;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod toml;
 mod tree;
+mod words;
 mod yaml;
 mod yaml_repair;
 

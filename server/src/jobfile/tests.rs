@@ -391,3 +391,90 @@ fn a_single_job_takes_its_id_from_elsewhere() {
     assert_eq!(findings.len(), 2);
     assert!(JobFile::parse_job(&source("[]"), "j", NOW_MS).is_err());
 }
+
+/// Whatever the text: an answer, never a panic, and each finding stands in the file.
+#[test]
+fn any_text_has_an_answer() {
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+
+    const PIECES: &[&str] = &[
+        "jobs",
+        "id",
+        "run",
+        "schedule",
+        "cron",
+        "every",
+        "payload",
+        "calendars",
+        "commands",
+        "<<",
+        ":",
+        ": ",
+        "- ",
+        "  ",
+        "\n",
+        "\n  ",
+        "\n    ",
+        "*",
+        "*/5 * * * *",
+        "&a",
+        "*a",
+        "@daily",
+        "\"",
+        "'",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        "#",
+        "|",
+        ">",
+        "!!str",
+        "---",
+        "...",
+        "=",
+        "[[jobs]]",
+        "5m",
+        "90",
+        "-1",
+        "1e400",
+        "0x",
+        "null",
+        "ü日",
+        "\u{feff}",
+        "\t",
+        "\r\n",
+        "\\u12",
+        "\0",
+        "2026-01-01",
+        "2026-02-30..2026-01-01",
+        "Asia/Shanghai",
+        "0 0 31 2 *",
+    ];
+    let text = prop::collection::vec(prop::sample::select(PIECES), 0..40);
+    let mut runner = TestRunner::new(Config::with_cases(3_000));
+    runner
+        .run(&text, |pieces| {
+            let text = pieces.concat();
+            let lines = text.split('\n').count();
+            for name in ["j.yaml", "j.toml", "j.json"] {
+                let file = parse(name, &text);
+                for finding in &file.findings {
+                    prop_assert!(finding.line >= 1 && finding.column >= 1);
+                    prop_assert!(finding.line as usize <= lines + 1, "{finding} of {lines}");
+                    let texts = [
+                        Some(&finding.message),
+                        finding.hint.as_ref(),
+                        finding.job.as_ref(),
+                    ];
+                    for text in texts.into_iter().flatten() {
+                        prop_assert!(!text.contains(char::is_control), "{text:?}");
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}

@@ -61,7 +61,8 @@ fn unquoted_finding(file: &str, unquoted: &Unquoted) -> Finding {
         '*' => "a text that starts with `*` needs quotes: YAML reads it as an alias",
         _ => "a text that starts with this character needs quotes in YAML",
     };
-    Finding::new(file, unquoted.pos, message).hint(format!("write \"{}\"", unquoted.value))
+    Finding::new(file, unquoted.pos, message)
+        .hint(format!("write \"{}\"", shorten(&unquoted.value, 200)))
 }
 
 enum Frame {
