@@ -12,7 +12,7 @@ use punctual::model::{Change, Model, Restored, Revised};
 
 use crate::codec::{self, META, Meta};
 use crate::error::OpenError;
-use crate::load;
+use crate::load::{self, Loaded};
 use crate::place::{self, DATA};
 use crate::rewrite::{Fresh, Rewrite};
 use crate::witness::{NAME as WITNESS, Testimony, Witness};
@@ -74,8 +74,7 @@ impl Disk {
                 directory: directory.to_path_buf(),
             });
         }
-        let (db, loaded) = load::open(directory, &generation)?;
-        load::check_testimony(directory, &generation, testimony, loaded.meta.as_ref())?;
+        let (db, loaded) = open_unharmed(directory, &generation, testimony)?;
         place::sweep(directory, number).map_err(OpenError::io(directory))?;
         let meta = loaded.meta.unwrap_or_else(|| Meta::new(fresh_cluster));
         if testimony == Testimony::Nothing && loaded.meta.is_some() {
@@ -97,7 +96,7 @@ impl Disk {
             lock,
         };
         if loaded.meta.is_none() {
-            disk.write_batch(sled::Batch::default(), meta)
+            disk.write_batch(sled::Batch::default(), meta, &[])
                 .map_err(OpenError::io(directory))?;
         }
         let restored = Restored {
@@ -119,8 +118,8 @@ impl Disk {
         meta.revision = model.revision();
         meta.next_lease = model.next_lease();
         let mut batch = sled::Batch::default();
-        add_changes(&mut batch, &mut meta, revised);
-        self.write_batch(batch, meta)?;
+        let deleted = add_changes(&mut batch, &mut meta, revised);
+        self.write_batch(batch, meta, &deleted)?;
         if let Some(rewrite) = &mut self.rewrite {
             rewrite.backlog.extend(revised.iter().map(Arc::clone));
         }
@@ -129,9 +128,14 @@ impl Disk {
         self.tend(model)
     }
 
-    fn write_batch(&mut self, mut batch: sled::Batch, mut meta: Meta) -> io::Result<()> {
+    fn write_batch(
+        &mut self,
+        mut batch: sled::Batch,
+        mut meta: Meta,
+        deleted: &[&[u8]],
+    ) -> io::Result<()> {
         meta.writes += 1;
-        batch.insert(META, meta.encode());
+        batch.insert(META, meta.encode(deleted));
         self.db.apply_batch(batch)?;
         self.db.flush()?;
         if self.options.durability == Durability::Fsync {
@@ -205,14 +209,14 @@ impl Disk {
         };
         let Fresh { db, mut sums } = fresh;
         let mut batch = sled::Batch::default();
-        add_changes(&mut batch, &mut sums, &rewrite.backlog);
+        let deleted = add_changes(&mut batch, &mut sums, &rewrite.backlog);
         let mut meta = self.meta;
         if (sums.entries, sums.sum) != (meta.entries, meta.sum) {
             self.give_up("it does not add up to the same");
             return Ok(());
         }
         meta.writes += 1;
-        batch.insert(META, meta.encode());
+        batch.insert(META, meta.encode(&deleted));
         let written = db.apply_batch(batch).and_then(|()| db.flush());
         if let Err(error) = written {
             self.give_up(&error.to_string());
@@ -275,6 +279,34 @@ impl Disk {
     }
 }
 
+/// Opens a database and reads all of it, on a copy first: sled cuts off what follows a damaged
+/// place, and that may be most of what can still be saved.
+fn open_unharmed(
+    directory: &Path,
+    generation: &Path,
+    testimony: Testimony,
+) -> Result<(sled::Db, Loaded), OpenError> {
+    let check = |loaded: &Loaded| {
+        load::check_testimony(directory, generation, testimony, loaded.meta.as_ref())
+    };
+    let copy = match place::Copy::of(generation) {
+        Ok(copy) => copy,
+        Err(error) => {
+            tracing::warn!(%error, "no room for a copy; the database is opened as it is");
+            let (db, loaded) = load::open(directory, generation)?;
+            check(&loaded)?;
+            return Ok((db, loaded));
+        }
+    };
+    let (db, loaded) =
+        load::open(directory, copy.path()).map_err(|error| error.at(&generation.join(DATA)))?;
+    drop(db);
+    drop(copy);
+    check(&loaded)?;
+    let db = load::reopen(generation, loaded.meta.as_ref())?;
+    Ok((db, loaded))
+}
+
 /// The generation that is the store; makes the first one in a directory without a store.
 fn find_generation(directory: &Path, testimony: Testimony) -> Result<u64, OpenError> {
     if let Some(number) = place::current(directory)? {
@@ -302,8 +334,14 @@ fn find_generation(directory: &Path, testimony: Testimony) -> Result<u64, OpenEr
     Ok(1)
 }
 
-/// Adds changes to a batch, and to what the entries add up to.
-fn add_changes(batch: &mut sled::Batch, meta: &mut Meta, revised: &[Arc<Revised>]) {
+/// Adds changes to a batch, and to what the entries add up to; answers which keys do not exist
+/// after the batch.
+fn add_changes<'a>(
+    batch: &mut sled::Batch,
+    meta: &mut Meta,
+    revised: &'a [Arc<Revised>],
+) -> Vec<&'a [u8]> {
+    let mut deleted = BTreeSet::new();
     for change in revised.iter().flat_map(|r| &r.changes) {
         match change {
             Change::Put { entry, before } => {
@@ -313,11 +351,14 @@ fn add_changes(batch: &mut sled::Batch, meta: &mut Meta, revised: &[Arc<Revised>
                 let record = codec::encode_entry(entry);
                 meta.add(&record);
                 batch.insert(codec::entry_key(&entry.key), record);
+                deleted.remove(entry.key.as_slice());
             }
             Change::Delete { before } => {
                 meta.remove(&codec::encode_entry(before));
                 batch.remove(codec::entry_key(&before.key));
+                deleted.insert(before.key.as_slice());
             }
         }
     }
+    deleted.into_iter().collect()
 }

@@ -35,6 +35,22 @@ pub(crate) fn open(directory: &Path, generation: &Path) -> Result<(sled::Db, Loa
     }
 }
 
+/// Opens a generation whose copy was read already: it must hold the same.
+pub(crate) fn reopen(generation: &Path, meta: Option<&Meta>) -> Result<sled::Db, OpenError> {
+    let file = generation.join(DATA);
+    let opened = catch_unwind(|| {
+        let db = disk::config(generation).open()?;
+        let record = db.get(META)?;
+        Ok((db, record.and_then(|record| Meta::decode(&record).ok())))
+    });
+    match opened {
+        Ok(Ok((db, found))) if found.as_ref() == meta => Ok(db),
+        Ok(Ok(_)) => Err(OpenError::damaged(&file, "it reads differently each time")),
+        Ok(Err(error)) => Err(damage(&file, error)),
+        Err(_) => Err(OpenError::damaged(&file, "sled cannot make sense of it")),
+    }
+}
+
 fn damage(file: &Path, error: sled::Error) -> OpenError {
     match error {
         sled::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => OpenError::Io {

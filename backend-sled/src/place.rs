@@ -102,6 +102,45 @@ pub(crate) fn sweep(directory: &Path, keep: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// A copy of a generation beside it, removed with its value.
+pub(crate) struct Copy(PathBuf);
+
+impl Copy {
+    pub(crate) fn of(generation: &Path) -> io::Result<Self> {
+        let copy = Self(generation.with_extension("copy"));
+        if copy.0.exists() {
+            fs::remove_dir_all(&copy.0)?; // Of an earlier process; we hold the lock.
+        }
+        copy_files(generation, &copy.0)?;
+        Ok(copy)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "left for the next start");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for item in fs::read_dir(from)? {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            copy_files(&item.path(), &to.join(item.file_name()))?;
+        } else {
+            fs::copy(item.path(), to.join(item.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Waits until nobody holds sled's own lock on a generation.
 pub(crate) fn wait_for_release(generation: &Path) -> bool {
     let step = Duration::from_millis(2);

@@ -167,9 +167,9 @@ async fn a_database_of_a_newer_release_is_refused_by_name() {
     let place = tempfile::tempdir().unwrap();
     open(place.path()).unwrap().close();
     // What a newer release would write: version 2, and a checksum over version, key and body.
-    let mut body: Vec<u8> = vec![2];
+    let length = 6u32.to_le_bytes();
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for part in [&[2u8][..], b"m", b"future"] {
+    for part in [&[2u8][..], &length, b"future"] {
         for byte in part
             .iter()
             .copied()
@@ -178,7 +178,9 @@ async fn a_database_of_a_newer_release_is_refused_by_name() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
+    let mut body = vec![0xf1, b'p', b'n', 0xb7, 2];
     body.extend(hash.to_le_bytes());
+    body.extend(length);
     body.extend(b"future");
     write_raw(place.path(), b"m", body);
     let error = open(place.path()).unwrap_err();
@@ -206,7 +208,7 @@ fn write_raw(directory: &Path, key: &[u8], value: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_record_that_changed_behind_our_back_is_damage_and_can_be_left_behind() {
+async fn a_record_that_changed_behind_our_back_is_damage_and_its_last_good_version_is_found() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("db");
     let store = open(&directory).unwrap();
@@ -229,15 +231,16 @@ async fn a_record_that_changed_behind_our_back_is_damage_and_can_be_left_behind(
     assert_eq!(
         exported,
         Exported {
-            entries: 2,
-            missing: 1,
-            complete: false
+            entries: 3,
+            missing: 0,
+            complete: true
         }
     );
     let fresh = place.path().join("fresh");
     import(&fresh, &mut lines.as_slice()).unwrap();
     let (entries, revision) = all(&open(&fresh).unwrap()).await;
-    assert_eq!(keys(&entries), ["a", "c"]);
+    assert_eq!(keys(&entries), ["a", "b", "c"]);
+    assert_eq!(entries[1].value, b"b");
     assert_eq!(revision, Revision(4));
 }
 
