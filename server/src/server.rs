@@ -22,7 +22,7 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
-use crate::jobfile::JobFile;
+use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
