@@ -35,9 +35,12 @@ async fn build(directory: &Path) -> (Vec<Entry>, Revision) {
     whole
 }
 
+const GENERATION: &str = "gen-0000000001";
+
 fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(directory)
-        .unwrap()
+    let mut files: Vec<PathBuf> = [directory.to_path_buf(), directory.join(GENERATION)]
+        .iter()
+        .flat_map(|place| fs::read_dir(place).unwrap())
         .map(|item| item.unwrap().path())
         .filter(|path| path.is_file() && !path.ends_with("punctual.lock"))
         .collect();
@@ -46,11 +49,10 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
+    fs::create_dir_all(to.join(GENERATION).join("blobs")).unwrap();
     for file in files(from) {
-        fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+        fs::copy(&file, to.join(file.strip_prefix(from).unwrap())).unwrap();
     }
-    fs::create_dir(to.join("blobs")).unwrap();
 }
 
 /// Spoils a file in one of several ways; says how.
@@ -96,7 +98,7 @@ fn spoiled_files_open_whole_or_not_at_all() {
         // Most of the damage to the database itself.
         let file = match random.below(3) {
             0 => names[random.below(names.len() as u64) as usize].clone(),
-            _ => directory.join("db"),
+            _ => directory.join(GENERATION).join("db"),
         };
         let how = spoil(&file, &mut random);
         match open(&directory) {

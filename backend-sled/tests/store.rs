@@ -4,7 +4,6 @@
 mod support;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use punctual::backend::{
@@ -12,7 +11,9 @@ use punctual::backend::{
     Revision, Span, Txn,
 };
 use punctual::env::{SharedEnv, TokioEnv, timeout};
-use punctual_sled::{DumpError, Exported, Imported, OpenError, export, import};
+use punctual_sled::{
+    DumpError, Exported, Imported, OpenError, Options, SledBackend, export, import,
+};
 use support::{all, commit, leased, open};
 
 fn keys(entries: &[punctual::backend::Entry]) -> Vec<String> {
@@ -196,7 +197,9 @@ async fn a_database_of_a_newer_release_is_refused_by_name() {
 }
 
 fn write_raw(directory: &Path, key: &[u8], value: Vec<u8>) {
-    let config = sled::Config::new().path(directory).flush_every_ms(None);
+    let config = sled::Config::new()
+        .path(directory.join("gen-0000000001"))
+        .flush_every_ms(None);
     let db = config.open().unwrap();
     db.insert(key, value).unwrap();
     db.flush().unwrap();
@@ -216,7 +219,7 @@ async fn a_record_that_changed_behind_our_back_is_damage_and_can_be_left_behind(
     let said = error.to_string();
     assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
     assert!(
-        said.contains(&*directory.join("db").to_string_lossy()),
+        said.contains(&*directory.join("gen-0000000001/db").to_string_lossy()),
         "{said}"
     );
     assert!(said.contains("export") && said.contains("import"), "{said}");
@@ -330,7 +333,12 @@ fn an_import_refuses_what_no_export_writes_and_leaves_no_store_behind() {
 #[tokio::test]
 async fn churn_on_a_bounded_live_set_fills_the_disk_to_a_plateau() {
     let place = tempfile::tempdir().unwrap();
-    let store = Arc::new(open(&place.path().join("db")).unwrap());
+    let directory = place.path().join("db");
+    let options = Options {
+        rewrite_above_bytes: 1 << 20,
+        ..Options::default()
+    };
+    let store = SledBackend::open(&directory, TokioEnv::shared(), options).unwrap();
     let mut sizes = Vec::new();
     for round in 0..10u64 {
         for number in round * 300..(round + 1) * 300 {
@@ -345,12 +353,17 @@ async fn churn_on_a_bounded_live_set_fills_the_disk_to_a_plateau() {
         }
         sizes.push(store.usage().await.unwrap().used_bytes >> 10);
     }
-    // 10.8 MB were written, 0.36 MB of them live.
-    let early = sizes[..5].iter().max().unwrap();
-    let late = sizes[5..].iter().max().unwrap();
-    assert!(
-        late * 2 <= early * 3,
-        "KiB on disk after each round: {sizes:?}"
-    );
-    assert!(*late < 16 << 10, "KiB on disk after each round: {sizes:?}");
+    let before = all(&store).await;
+    store.close();
+    // 10.8 MB were written, 0.36 MB of them live. A generation takes 2 MiB at least, two of them
+    // are there while one is written.
+    sizes.sort_unstable();
+    assert!(sizes[9] < 8 << 10, "KiB after each round: {sizes:?}");
+    assert!(sizes[5] < 4 << 10, "KiB after each round: {sizes:?}");
+    let current = std::fs::read_to_string(directory.join("current")).unwrap();
+    assert!(current.trim_end() > "gen-0000000003", "{current}");
+    let left = std::fs::read_dir(&directory).unwrap().count();
+    assert_eq!(left, 4, "lock, witness, current and one generation");
+    assert_eq!(before.0.len(), 401);
+    assert_eq!(all(&open(&directory).unwrap()).await, before);
 }

@@ -69,6 +69,15 @@ pub(crate) struct ServeArgs {
     /// How long a graceful stop waits for runs.
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "DURATION")]
     pub(crate) drain_timeout: Option<Millis>,
+    /// What an acknowledged write of the embedded store survives: the death of the process, or a
+    /// loss of power as well [default: flush].
+    #[arg(
+        long,
+        env = "PUNCTUAL_DURABILITY",
+        value_enum,
+        value_name = "flush|fsync"
+    )]
+    pub(crate) durability: Option<DurabilityMode>,
     /// How to write the log [default: auto].
     #[arg(
         long,
@@ -84,6 +93,17 @@ pub(crate) struct ServeArgs {
     /// Listen on an address that others reach, without encryption. Forces --commands off.
     #[arg(long, env = "PUNCTUAL_INSECURE", num_args = 0, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) insecure: Option<bool>,
+}
+
+/// What an acknowledged write of the embedded store survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityMode {
+    /// The death of the process at any moment.
+    #[default]
+    Flush,
+    /// A loss of power as well.
+    Fsync,
 }
 
 /// Which commands a node runs.
@@ -153,6 +173,7 @@ impl ServeArgs {
             session_ttl: self.session_ttl.or(other.session_ttl),
             lost_grace: self.lost_grace.or(other.lost_grace),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            durability: self.durability.or(other.durability),
             log_format: self.log_format.or(other.log_format),
             config: self.config,
             insecure: self.insecure.or(other.insecure),

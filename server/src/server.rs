@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
-use crate::config::{ServeConfig, StoreAt};
+use crate::config::{DurabilityMode, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
 use punctual_server::jobfile::JobFile;
 
@@ -192,8 +192,14 @@ fn open_store(config: &ServeConfig, data: &DataDir, env: &SharedEnv) -> Outcome<
             } else {
                 path.join("db")
             };
-            let opened =
-                SledBackend::open(database, Arc::clone(env), punctual_sled::Options::default());
+            let options = punctual_sled::Options {
+                durability: match config.args.durability.unwrap_or_default() {
+                    DurabilityMode::Flush => punctual_sled::Durability::Flush,
+                    DurabilityMode::Fsync => punctual_sled::Durability::Fsync,
+                },
+                ..punctual_sled::Options::default()
+            };
+            let opened = SledBackend::open(database, Arc::clone(env), options);
             let backend = opened.map_err(|error| open_failure(config, &error))?;
             let version = backend.version();
             Ok((Arc::new(backend), version))

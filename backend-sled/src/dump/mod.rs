@@ -21,8 +21,8 @@ use punctual::backend::{Entry, Key, LeaseId, Revision};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, META, Meta};
-use crate::disk::{self, DATA};
 use crate::error::OpenError;
+use crate::{load, place};
 use salvage::salvage;
 
 /// The version of the format.
@@ -108,11 +108,15 @@ struct Line {
 /// # Errors
 /// When the directory is in use, nothing at all can be read, or the lines cannot be written.
 pub fn export(directory: &Path, out: &mut dyn Write) -> Result<Exported, DumpError> {
-    if !directory.join(DATA).is_file() {
-        return Err(DumpError::Nothing(directory.to_path_buf()));
-    }
-    let lock = disk::take(directory)?;
-    let salvaged = salvage(directory)?;
+    let nothing = || DumpError::Nothing(directory.to_path_buf());
+    let generations = place::generations(directory).map_err(|_| nothing())?;
+    let newest = *generations.last().ok_or_else(nothing)?;
+    let lock = place::take(directory)?;
+    // If nobody can say which generation is the store, the newest is the best guess.
+    let current = place::current(directory).unwrap_or_default();
+    let generation = place::generation(directory, current.unwrap_or(newest));
+    let mut salvaged = salvage(directory, &generation)?;
+    salvaged.whole &= current.is_some();
     drop(lock);
     let newest = salvaged.entries.values().map(|e| e.modified).max();
     // Without a meta record nobody knows how far the store had come; at least past all we see.
@@ -167,8 +171,10 @@ pub fn import(directory: &Path, lines: &mut dyn BufRead) -> Result<Imported, Dum
     if occupied {
         return Err(DumpError::NotEmpty(directory.to_path_buf()));
     }
-    let _lock = disk::take(directory)?;
-    let (db, _) = disk::open_sled(directory)?;
+    let _lock = place::take(directory)?;
+    let generation = place::generation(directory, 1);
+    let (db, _) = load::open(directory, &generation)?;
+    place::point_to(directory, 1).map_err(OpenError::io(directory))?;
     let failed = |error: sled::Error| OpenError::io(directory)(error.into());
     // Until the end no meta record but this one, which nobody can read: half an import is no
     // store, and neither is none of it.

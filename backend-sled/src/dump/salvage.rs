@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use punctual::backend::{Entry, Key};
 
 use crate::codec::{self, META, Meta};
-use crate::disk::{self, DATA};
+use crate::disk;
 use crate::error::OpenError;
+use crate::place::{DATA, wait_for_release};
 use crate::witness;
 
 /// What could be read.
@@ -24,8 +25,9 @@ pub(super) struct Salvaged {
 }
 
 /// Reads a copy of the database as far as that goes.
-pub(super) fn salvage(directory: &Path) -> Result<Salvaged, OpenError> {
-    let copy = Copy::of(directory)?;
+pub(super) fn salvage(directory: &Path, generation: &Path) -> Result<Salvaged, OpenError> {
+    wait_for_release(generation);
+    let copy = Copy::of(generation)?;
     let mut unreadable = None;
     for without_snapshot in [false, true] {
         if without_snapshot {
@@ -46,7 +48,7 @@ pub(super) fn salvage(directory: &Path) -> Result<Salvaged, OpenError> {
         }
     }
     let detail = unreadable.unwrap_or_default();
-    Err(OpenError::damaged(&directory.join(DATA), detail))
+    Err(OpenError::damaged(&generation.join(DATA), detail))
 }
 
 fn testimony_agrees(directory: &Path, meta: Option<&Meta>) -> Result<bool, OpenError> {
@@ -123,10 +125,10 @@ impl Salvaged {
 struct Copy(PathBuf);
 
 impl Copy {
-    fn of(directory: &Path) -> Result<Self, OpenError> {
+    fn of(generation: &Path) -> Result<Self, OpenError> {
         let name = format!("salvage-{}", std::process::id());
-        let copy = Self(directory.with_extension(name));
-        copy_files(directory, &copy.0).map_err(OpenError::io(&copy.0))?;
+        let copy = Self(generation.with_extension(name));
+        copy_files(generation, &copy.0).map_err(OpenError::io(&copy.0))?;
         Ok(copy)
     }
 

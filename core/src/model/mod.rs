@@ -178,6 +178,12 @@ impl Model {
         self.space.bytes() + self.history.bytes()
     }
 
+    /// Bytes of the keys and values that stand now.
+    #[must_use]
+    pub fn live_bytes(&self) -> usize {
+        self.space.bytes()
+    }
+
     /// The entries of a span as they stand now, in key order.
     pub fn entries(&self, span: &Span) -> impl Iterator<Item = &Arc<Entry>> {
         self.space.live(span)

@@ -66,13 +66,30 @@ fn memory_answers_as_the_model_does() {
 #[test]
 fn sled_answers_as_the_model_does() {
     explore(5_000, sequence(30, false), |steps, retention, counts| {
-        run(&mut Sled::new(retention), retention, steps, counts)
+        run(
+            &mut Sled::new(retention, u64::MAX),
+            retention,
+            steps,
+            counts,
+        )
     });
 }
 
 #[test]
 fn sled_answers_as_the_model_does_over_restarts() {
     explore(5_000, sequence(30, true), |steps, retention, counts| {
-        run(&mut Sled::new(retention), retention, steps, counts)
+        run(
+            &mut Sled::new(retention, u64::MAX),
+            retention,
+            steps,
+            counts,
+        )
+    });
+}
+
+#[test]
+fn sled_answers_as_the_model_does_while_it_is_rewritten() {
+    explore(600, sequence(60, true), |steps, retention, counts| {
+        run(&mut Sled::new(retention, 0), retention, steps, counts)
     });
 }

@@ -65,11 +65,12 @@ pub(crate) struct Sled {
 }
 
 impl Sled {
-    pub(crate) fn new(retention: Retention) -> Self {
+    pub(crate) fn new(retention: Retention, rewrite_above_bytes: u64) -> Self {
         let place = tempfile::tempdir().unwrap();
         let env = ManualEnv::new();
         let options = Options {
             retention,
+            rewrite_above_bytes,
             ..Options::default()
         };
         let store = SledBackend::open(place.path(), env.shared(), options).unwrap();
