@@ -11,7 +11,7 @@ use punctual::job::spec::CommandSpec;
 use punctual_server::exec::{CommandPolicy, Declared, ExecutorConfig, ProcessExecutor};
 
 use crate::config::Commands;
-use crate::jobfile::JobFile;
+use punctual_server::jobfile::JobFile;
 
 /// Runs commands by the policy that the node's files make at the moment.
 pub(crate) struct NodeCommands {
@@ -113,7 +113,7 @@ impl CommandExecutor for NodeCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobfile::{Format, Source};
+    use punctual_server::jobfile::{Format, Source};
 
     fn file(text: &str) -> JobFile {
         let source = Source {

@@ -12,13 +12,13 @@ use crate::cli::args::{Common, DemoArgs};
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::took;
 use crate::config::{Commands, DEFAULT_PORT, LogFormat, ServeArgs, ServeConfig, StoreAt};
-use crate::jobfile::{Format, JobFile, Source, shorten};
 use crate::output::{Output, say};
 use crate::serve::{client_command, run_to_end, stop};
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told};
 use crate::telemetry;
 use crate::times::now_ms;
+use punctual_server::jobfile::{Format, JobFile, Source, shorten};
 
 const JOBS: &str = include_str!("demo.yaml");
 /// How often the terminal is brought up to date.

@@ -8,7 +8,6 @@ mod config;
 mod demo;
 mod discover;
 mod files;
-mod jobfile;
 mod output;
 mod serve;
 mod server;

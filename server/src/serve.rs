@@ -10,12 +10,12 @@ use tokio::task::JoinHandle;
 use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::config::ServeArgs;
-use crate::jobfile::{JobFile, read_all};
 use crate::output::say;
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told, die};
 use crate::telemetry;
 use crate::times::now_ms;
+use punctual_server::jobfile::{JobFile, read_all};
 
 /// Runs a node as the options say.
 pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
@@ -30,6 +30,13 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
         // Before anything is opened: a signal must not leave it half-way.
         let mut signals = Signals::listen()?;
         let server = Server::start(&config, &file, false).await?;
+        if !config.listen.ip().is_loopback() {
+            say(&format!(
+                "warning: {} is open to other machines without encryption: whoever listens on the\n  \
+                 network learns the token. This node runs no commands.",
+                config.listen
+            ));
+        }
         greet(&server, &config.data_dir);
         run(server, &mut signals, &files, file).await
     })

@@ -22,7 +22,7 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DurabilityMode, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
-use crate::jobfile::JobFile;
+use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
@@ -54,6 +54,12 @@ impl Server {
     ) -> Outcome<Self> {
         let data = DataDir::open(&config.data_dir)?;
         let env = TokioEnv::shared();
+        let node_id = match &config.args.node_id {
+            Some(id) => id.clone(),
+            None => data.node_id()?,
+        };
+        let mut settings = settings(config, node_id.clone());
+        settings.check().map_err(Failure::usage)?;
         // The lock on the store comes first: what follows writes into the directory.
         let (backend, store) = open_store(config, &data, &env)?;
         let listener = listen(config.listen, any_port).await?;
@@ -61,13 +67,9 @@ impl Server {
             .local_addr()
             .map_err(|e| Failure::new(Exit::Bug, format!("the listener has no address: {e}")))?;
         let url = format!("http://{}", reachable(address));
-        let node_id = match &config.args.node_id {
-            Some(id) => id.clone(),
-            None => data.node_id()?,
-        };
+        settings.address = Some(url.clone());
         let mode = config.commands;
         let commands = Arc::new(NodeCommands::new(mode, config.data_dir.clone(), file));
-        let settings = settings(config, node_id.clone(), &url);
         let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
@@ -237,7 +239,7 @@ async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
     })
 }
 
-fn settings(config: &ServeConfig, node_id: String, url: &str) -> NodeConfig {
+fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
     let args = &config.args;
     if args.overdue_takeover.is_some() {
         // Both stores of this version serve one node, which nobody could take over from.
@@ -245,7 +247,6 @@ fn settings(config: &ServeConfig, node_id: String, url: &str) -> NodeConfig {
     }
     let mut settings = NodeConfig {
         node_id,
-        address: Some(url.to_owned()),
         ..NodeConfig::default()
     };
     if let Some(slots) = args.slots {

@@ -29,7 +29,10 @@ impl Table {
         }
         for row in self.rows {
             // Output of jobs and names of users must not steer the terminal.
-            table.add_row(row.iter().map(|cell| crate::jobfile::shorten(cell, 200)));
+            table.add_row(
+                row.iter()
+                    .map(|cell| punctual_server::jobfile::shorten(cell, 200)),
+            );
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
@@ -57,10 +60,10 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
         let first = lines.next().unwrap_or("-");
         text.push_str(&format!(
             "{name:>width$}: {}\n",
-            crate::jobfile::shorten(first, 2_000)
+            punctual_server::jobfile::shorten(first, 2_000)
         ));
         for line in lines {
-            let line = crate::jobfile::shorten(line, 2_000);
+            let line = punctual_server::jobfile::shorten(line, 2_000);
             text.push_str(&format!("{:>width$}  {line}\n", ""));
         }
     }

@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 
 use super::problem::Problem;
 use super::{Api, Body, Query, RequestId, body, query, text};
-use crate::jobfile::{Format, JobFile, MAX_BYTES, Source};
 use crate::times::now_ms;
+use punctual_server::jobfile::{Format, JobFile, MAX_BYTES, Source};
 
 /// Lines of progress, for clients that ask for them.
 pub(crate) const NDJSON: &str = "application/x-ndjson";

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::problem::Problem;
 use super::{Api, Body, MAX_BODY, Paging, Query, body, query, text};
 use crate::files::{hex, random};
-use crate::jobfile::{Format, JobFile, Source};
 use crate::times::now_ms;
+use punctual_server::jobfile::{Format, JobFile, Source};
 
 pub(super) async fn list(
     State(api): State<Api>,
@@ -52,7 +52,7 @@ pub(super) async fn put(
     if spec.id != id {
         return Err(Problem::bad_request(format!(
             "the body is about the job `{}`, the address about another one",
-            crate::jobfile::shorten(&spec.id, 63)
+            punctual_server::jobfile::shorten(&spec.id, 63)
         )));
     }
     let condition = put_condition(&headers)?;

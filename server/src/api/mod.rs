@@ -30,8 +30,8 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 
 use crate::files::{TokenHash, hex, random};
-use crate::jobfile::MAX_BYTES;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
+use punctual_server::jobfile::MAX_BYTES;
 pub(crate) use runs::RunWithAttempts;
 
 use problem::Problem;
@@ -133,7 +133,7 @@ async fn finish(mut request: Request, next: Next) -> Response {
             %method,
             path,
             status = status.as_u16(),
-            detail = problem.detail,
+            detail = punctual_server::jobfile::shorten(&problem.detail, 300),
             "request refused"
         );
     } else {
@@ -199,5 +199,6 @@ fn body(body: Body, limit: usize) -> Result<axum::body::Bytes, Problem> {
 
 /// The body as text in UTF-8.
 fn text(bytes: axum::body::Bytes) -> Result<String, Problem> {
-    crate::jobfile::decode("body", bytes.into()).map_err(|error| Problem::bad_request(error.0))
+    punctual_server::jobfile::decode("body", bytes.into())
+        .map_err(|error| Problem::bad_request(error.0))
 }

@@ -6,7 +6,7 @@ use punctual::backend::BackendError;
 use punctual::control::ControlError;
 use serde::{Deserialize, Serialize};
 
-use crate::jobfile::Finding;
+use punctual_server::jobfile::Finding;
 
 /// The most findings in one answer.
 const MAX_FINDINGS: usize = 1_000;

@@ -17,8 +17,8 @@ use super::connect;
 use super::failure::{Exit, Failure, Outcome};
 use crate::api::{ApplyAnswer, ApplyLine, NDJSON};
 use crate::client::{Call, Client, escape, failure_of, with_query};
-use crate::jobfile::JobFile;
 use crate::output::{Output, say};
+use punctual_server::jobfile::JobFile;
 
 /// How many changed jobs `diff` looks into.
 const MAX_DETAILS: usize = 200;
@@ -264,8 +264,8 @@ fn compare(path: &str, old: &Value, new: &Value, lines: &mut Vec<String>) {
     } else if old != new {
         let show = |value: &Value| match value {
             Value::Null => "(default)".to_owned(),
-            Value::String(text) => crate::jobfile::shorten(text, 80),
-            other => crate::jobfile::shorten(&other.to_string(), 80),
+            Value::String(text) => punctual_server::jobfile::shorten(text, 80),
+            other => punctual_server::jobfile::shorten(&other.to_string(), 80),
         };
         lines.push(format!("{path}: {} -> {}", show(old), show(new)));
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use punctual::job::spec::CommandSpec;
 
 use super::failure::{Exit, Failure, Outcome};
-use crate::jobfile::{Finding, JobFile, read_all};
 use crate::output::{Output, say};
 use crate::times::now_ms;
+use punctual_server::jobfile::{Finding, JobFile, read_all};
 
 /// Reads job files; input that cannot be read at all is a wrong use.
 pub(super) fn read(files: &[PathBuf]) -> Outcome<JobFile> {

@@ -8,27 +8,27 @@ use super::tree::Pos;
 
 /// One thing to mend. Shown as `FILE:LINE:COLUMN: JOB: KEY: MESSAGE`, the hint on its own line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Finding {
+pub struct Finding {
     /// The file as the user named it; `-` for standard input.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) file: String,
+    pub file: String,
     /// From 1; 0 when there is no file.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) line: u32,
+    pub line: u32,
     /// From 1, in characters.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) column: u32,
+    pub column: u32,
     /// The job it is in, if it is in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) job: Option<String>,
+    pub job: Option<String>,
     /// The key inside the job: `retry.attempts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) path: Option<String>,
+    pub path: Option<String>,
     /// What is wrong.
-    pub(crate) message: String,
+    pub message: String,
     /// What to write instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) hint: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl Finding {
@@ -45,7 +45,7 @@ impl Finding {
     }
 
     /// A finding in something that came from no file.
-    pub(crate) fn without_place(message: impl Into<String>) -> Self {
+    pub fn without_place(message: impl Into<String>) -> Self {
         Self::new("", Pos { line: 0, column: 0 }, message)
     }
 

@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use super::tree::LineIndex;
 
 /// The largest file, and the most that is read together.
-pub(crate) const MAX_BYTES: u64 = 64 << 20;
+pub const MAX_BYTES: u64 = 64 << 20;
 
 /// How a text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// YAML 1.2.
     Yaml,
+    /// TOML 1.
     Toml,
+    /// JSON.
     Json,
 }
 
@@ -27,7 +30,7 @@ impl Format {
     ];
 
     /// By the file's name.
-    pub(crate) fn of_path(path: &Path) -> Option<Self> {
+    pub fn of_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         let known = Self::EXTENSIONS.iter();
         let mut found = known.filter(|(name, _)| *name == extension);
@@ -35,7 +38,7 @@ impl Format {
     }
 
     /// By the text itself, where there is no name to go by.
-    pub(crate) fn guess(text: &str) -> Self {
+    pub fn guess(text: &str) -> Self {
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
         match first {
@@ -50,16 +53,18 @@ impl Format {
 
 /// A text to read jobs from.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub struct Source {
     /// As the user named it.
-    pub(crate) name: String,
-    pub(crate) format: Format,
-    pub(crate) text: String,
+    pub name: String,
+    /// How it is written.
+    pub format: Format,
+    /// All of it.
+    pub text: String,
 }
 
 /// Input that cannot be read at all, as opposed to input with mistakes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable(pub(crate) String);
+pub struct Unreadable(pub String);
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,8 +72,11 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Reads everything that is named. All of the failures, if there are any.
-pub(crate) fn read_all(names: &[PathBuf]) -> Result<Vec<Source>, Vec<Unreadable>> {
+/// Reads everything that is named: files, directories, `-` for standard input.
+///
+/// # Errors
+/// All of the failures, not only the first.
+pub fn read_all(names: &[PathBuf]) -> Result<Vec<Source>, Vec<Unreadable>> {
     let mut sources = Vec::new();
     let mut failures = Vec::new();
     let mut left = MAX_BYTES;
@@ -153,7 +161,10 @@ fn read_limited(from: impl Read, limit: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// UTF-8, with or without a byte order mark.
-pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<String, Unreadable> {
+///
+/// # Errors
+/// Names the place of the first byte that is not.
+pub fn decode(name: &str, bytes: Vec<u8>) -> Result<String, Unreadable> {
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let bytes = error.as_bytes();

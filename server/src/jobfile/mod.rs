@@ -23,26 +23,26 @@ use std::rc::Rc;
 
 use punctual::job::spec::JobSpec;
 
-pub(crate) use finding::Finding;
-pub(crate) use input::{Format, MAX_BYTES, Source, decode, read_all};
-pub(crate) use tree::shorten;
+pub use finding::Finding;
+pub use input::{Format, MAX_BYTES, Source, decode, read_all};
+pub use tree::shorten;
 
 use tree::Node;
 
 /// What job files hold.
 #[derive(Debug, Default)]
-pub(crate) struct JobFile {
+pub struct JobFile {
     /// Jobs without findings, in the order of the files.
-    pub(crate) jobs: Vec<JobSpec>,
+    pub jobs: Vec<JobSpec>,
     /// Declared commands: name and argv.
-    pub(crate) commands: BTreeMap<String, Vec<String>>,
+    pub commands: BTreeMap<String, Vec<String>>,
     /// Everything that is wrong, in the order of the files.
-    pub(crate) findings: Vec<Finding>,
+    pub findings: Vec<Finding>,
 }
 
 impl JobFile {
     /// Reads job files; `now_ms` anchors periods while they are checked.
-    pub(crate) fn parse(sources: &[Source], now_ms: i64) -> Self {
+    pub fn parse(sources: &[Source], now_ms: i64) -> Self {
         let mut checker = check::Checker::new(now_ms);
         for source in sources {
             let (tree, findings) = parse_tree(source);
@@ -52,11 +52,10 @@ impl JobFile {
     }
 
     /// Reads a single job, as it stands under `jobs:`. `id` is taken when the text names none.
-    pub(crate) fn parse_job(
-        source: &Source,
-        id: &str,
-        now_ms: i64,
-    ) -> Result<JobSpec, Vec<Finding>> {
+    ///
+    /// # Errors
+    /// Every finding.
+    pub fn parse_job(source: &Source, id: &str, now_ms: i64) -> Result<JobSpec, Vec<Finding>> {
         let (tree, findings) = parse_tree(source);
         let mut checker = check::Checker::new(now_ms);
         checker.add_job(&source.name, tree.as_deref(), findings, id);

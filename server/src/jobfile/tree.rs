@@ -159,7 +159,8 @@ impl Node {
 }
 
 /// At most `limit` characters of a text, safe to print on one line.
-pub(crate) fn shorten(text: &str, limit: usize) -> String {
+#[must_use]
+pub fn shorten(text: &str, limit: usize) -> String {
     let mut shown: String = text
         .chars()
         .take(limit)

@@ -40,6 +40,7 @@ pub(super) fn find_unquoted(text: &str, line: u32, above: usize) -> Option<Unquo
 
 fn in_line(number: usize, offset: usize, line: &str) -> Option<Unquoted> {
     let mut before = ' ';
+    let mut space = true;
     let mut flow = false;
     let mut quote = None;
     // `before` is the last character that is no space: a value starts after `:`, `-`, `,` or a
@@ -51,6 +52,7 @@ fn in_line(number: usize, offset: usize, line: &str) -> Option<Unquoted> {
             (None, '"' | '\'') if matches!(before, ' ' | ':' | '-' | ',' | '[' | '{') => {
                 quote = Some(c);
             }
+            (None, '#') if space => return None,
             (None, '[' | '{') => flow = true,
             (None, '*' | '@' | '%' | '`') if matches!(before, ':' | '-' | ',' | '[' | '{') => {
                 let value = value_at(&line[at..], flow);
@@ -65,7 +67,8 @@ fn in_line(number: usize, offset: usize, line: &str) -> Option<Unquoted> {
             }
             _ => {}
         }
-        if !c.is_whitespace() {
+        space = c.is_whitespace();
+        if !space {
             before = c;
         }
     }
@@ -126,6 +129,8 @@ mod tests {
             "cron: \"*/5 * * * *\"",
             "run: *defaults",
             "cron: 5 * * * *",
+            "# cron: * * * * *",
+            "every: 5m  # not cron: * * * * *",
             "a: b",
         ] {
             assert_eq!(find_unquoted(line, 1, 0), None, "{line}");

@@ -239,6 +239,7 @@ fn serve_refuses_what_cannot_be_meant() {
         ),
         (&["--jobs", "nofile.yaml"], "there is no such file"),
         (&["--config", "punctual.toml"], "slotz"),
+        (&["--lost-grace", "1s"], "lost_grace"),
         (&["--slots", "0"], "at least 1"),
         (&["--leader-ttl", "5"], "not a duration"),
         (

@@ -30,7 +30,7 @@ use crate::client::{Call, Client};
 use crate::commands::NodeCommands;
 use crate::config::Commands;
 use crate::files::{ClientFile, hash};
-use crate::jobfile::JobFile;
+use punctual_server::jobfile::JobFile;
 
 const TOKEN: &str = "pt_of_the_tests";
 
