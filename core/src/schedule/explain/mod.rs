@@ -1,7 +1,7 @@
 //! A schedule in words: what it means, when it fires, and what is odd about it.
 //!
-//! Facts are found here and in [`lint`], in no language; [`english`] and [`chinese`] hold all
-//! texts. A further language is one more file that implements [`Texts`].
+//! Facts are found here and in `lint`, in no language; `english` and `chinese` hold all
+//! texts. A further language is one more file that implements `Texts`.
 
 mod chinese;
 mod english;
