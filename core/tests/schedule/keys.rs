@@ -179,6 +179,27 @@ fn a_moved_fire_is_excluded_by_the_day_that_it_was_meant_for() {
     assert_eq!(first(both(&["2026-03-28", "2026-03-29"])).1, skip);
 }
 
+/// In Newfoundland the clock went back at one minute past midnight: the day before came again.
+#[test]
+fn a_day_that_comes_again_is_not_passed_over() {
+    let spec = ScheduleSpec {
+        exclude: vec!["2010-11-07..2010-12-31".into()],
+        ..spec("* * * * *", "America/St_Johns")
+    };
+    let schedule = compile(&spec);
+    let excluded = schedule.next(ms("2010-11-06T23:59:00-02:30")).unwrap();
+    assert_eq!(excluded.at_ms, ms("2010-11-07T00:00:00-02:30"));
+    assert_eq!(excluded.verdict, Verdict::Skip(ScheduleSkip::Excluded));
+    assert_eq!(
+        schedule.next_fire(ms("2010-11-06T23:59:00-02:30")),
+        Some(ms("2010-11-06T23:01:00-03:30"))
+    );
+    assert_eq!(
+        schedule.next_fire(ms("2010-11-06T23:59:00-03:30")),
+        Some(ms("2011-01-01T00:00:00-03:30"))
+    );
+}
+
 /// Every second of a thousand years is excluded: the next fire is found all the same.
 #[test]
 fn long_exclusions_are_passed_in_one_step() {
