@@ -136,6 +136,23 @@ fn calendars_are_named_days() {
     )]));
     let error = Schedule::compile(&unknown, 0, &broken).unwrap_err();
     assert_eq!(error.field, "calendars");
+    assert_eq!(broken.check().unwrap_err(), error);
+    assert!(calendars.check().is_ok());
+    // A name may begin like a date.
+    let year = Calendars(BTreeMap::from([(
+        "2026-holidays".to_owned(),
+        vec!["2026-05-01".to_owned()],
+    )]));
+    let spec = ScheduleSpec {
+        exclude: vec!["2026-holidays".into()],
+        ..ScheduleSpec {
+            cron: Some("@daily".into()),
+            ..ScheduleSpec::default()
+        }
+    };
+    let schedule = Schedule::compile(&spec, 0, &year).unwrap();
+    let skipped = schedule.next(ms("2026-04-30T12:00:00Z")).unwrap();
+    assert_eq!(skipped.verdict, Verdict::Skip(ScheduleSkip::Excluded));
 }
 
 #[test]
