@@ -15,7 +15,7 @@ use std::process::Command;
 use punctual_bench::{AFTER_MS, EXPRESSIONS, LIBRARIES, Reader};
 
 const FEW: u64 = 10;
-const MANY: u64 = 210;
+const MANY: u64 = 30;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -68,7 +68,7 @@ pub(crate) const MONTH_NAMES: [&str; 12] = [
     "December",
 ];
 
-/// A weekday field with names in the place of numbers, as the dialect means them.
+/// A weekday field with names in the place of numbers, as the dialect means them; each item once.
 pub(crate) fn weekday_text(field: &Field) -> String {
     let name = |number: u32| WEEKDAYS[weekday_index(field.limits.numbering, number) as usize];
     let item = |&item: &Item| match item {
@@ -83,8 +83,23 @@ pub(crate) fn weekday_text(field: &Field) -> String {
             names.join(",")
         }
     };
-    let items: Vec<_> = field.items.iter().map(item).collect();
-    items.join(",")
+    let mut items: Vec<String> = Vec::new();
+    for item in field.items.iter().map(item) {
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    shorten(items.join(","))
+}
+
+/// Messages stay short, whatever list of 500 characters somebody sends.
+fn shorten(mut text: String) -> String {
+    const LONGEST: usize = 100;
+    if text.len() > LONGEST {
+        text.truncate(LONGEST);
+        text.push_str("...");
+    }
+    text
 }
 
 /// One reading of an ambiguous expression: its weekdays, and its next dates.

@@ -74,8 +74,8 @@ fn theirs(reader: Reader, text: &str, dialect: Dialect, after: DateTime<Utc>) ->
     }
 }
 
-#[allow(clippy::print_stdout, reason = "a report, shown with --nocapture")]
 /// Compares a sample of a dialect and returns what was counted under each name.
+#[allow(clippy::print_stdout, reason = "a report, shown with --nocapture")]
 fn compare(dialect: Dialect) -> BTreeMap<(Reader, &'static str), u64> {
     let mut random = Random(0x5eed);
     let mut counts = BTreeMap::new();

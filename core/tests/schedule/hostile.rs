@@ -93,6 +93,24 @@ fn long_texts_are_refused_or_read_at_their_limit() {
     }
 }
 
+/// Found by fuzzing: a list of 500 characters stood in the message three times.
+#[test]
+fn messages_stay_short_whatever_is_sent() {
+    let numbers = ["1", "2-5", "6#3"].repeat(40).join(",");
+    for text in [
+        format!("0 0 0 * * {numbers}"),
+        format!("TZ={}", "A".repeat(500)),
+        format!("@every {}", "9".repeat(500)),
+        format!("@{}", "\"".repeat(500)),
+        format!("/{} * * * *", "9".repeat(490)),
+        format!("{} * * * *", "Z".repeat(490)),
+    ] {
+        assert!(text.len() <= MAX_LEN, "{}", text.len());
+        let error = Cron::parse(&text, Dialect::Auto).unwrap_err().to_string();
+        assert!(error.len() < 600, "{} {error}", error.len());
+    }
+}
+
 #[test]
 fn questions_with_wild_fields_are_answered() {
     for (tz, after, count) in [

@@ -136,6 +136,23 @@ fn calendars_are_named_days() {
     )]));
     let error = Schedule::compile(&unknown, 0, &broken).unwrap_err();
     assert_eq!(error.field, "calendars");
+    assert_eq!(broken.check().unwrap_err(), error);
+    assert!(calendars.check().is_ok());
+    // A name may begin like a date.
+    let year = Calendars(BTreeMap::from([(
+        "2026-holidays".to_owned(),
+        vec!["2026-05-01".to_owned()],
+    )]));
+    let spec = ScheduleSpec {
+        exclude: vec!["2026-holidays".into()],
+        ..ScheduleSpec {
+            cron: Some("@daily".into()),
+            ..ScheduleSpec::default()
+        }
+    };
+    let schedule = Schedule::compile(&spec, 0, &year).unwrap();
+    let skipped = schedule.next(ms("2026-04-30T12:00:00Z")).unwrap();
+    assert_eq!(skipped.verdict, Verdict::Skip(ScheduleSkip::Excluded));
 }
 
 #[test]
@@ -177,6 +194,27 @@ fn a_moved_fire_is_excluded_by_the_day_that_it_was_meant_for() {
     assert_eq!(first(both(&["2026-03-28"])).1, Verdict::Fire);
     assert_eq!(first(both(&["2026-03-29"])).1, Verdict::Fire);
     assert_eq!(first(both(&["2026-03-28", "2026-03-29"])).1, skip);
+}
+
+/// In Newfoundland the clock went back at one minute past midnight: the day before came again.
+#[test]
+fn a_day_that_comes_again_is_not_passed_over() {
+    let spec = ScheduleSpec {
+        exclude: vec!["2010-11-07..2010-12-31".into()],
+        ..spec("* * * * *", "America/St_Johns")
+    };
+    let schedule = compile(&spec);
+    let excluded = schedule.next(ms("2010-11-06T23:59:00-02:30")).unwrap();
+    assert_eq!(excluded.at_ms, ms("2010-11-07T00:00:00-02:30"));
+    assert_eq!(excluded.verdict, Verdict::Skip(ScheduleSkip::Excluded));
+    assert_eq!(
+        schedule.next_fire(ms("2010-11-06T23:59:00-02:30")),
+        Some(ms("2010-11-06T23:01:00-03:30"))
+    );
+    assert_eq!(
+        schedule.next_fire(ms("2010-11-06T23:59:00-03:30")),
+        Some(ms("2011-01-01T00:00:00-03:30"))
+    );
 }
 
 /// Every second of a thousand years is excluded: the next fire is found all the same.
