@@ -1,0 +1,12 @@
+//! What must hold of every store, node and interleaving.
+//!
+//! Nothing depends on this package. A check lives here when it is about the product as a whole or
+//! about all stores alike; what only one crate knows is tested in that crate.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed check panics, that is its answer"
+)]
+
+pub mod check;
+pub mod sim;
