@@ -155,8 +155,10 @@ fn judge(
         }
         let mut inside = 0;
         for (at, _) in expected.range(decided.from_ms..=decided.at_ms) {
-            // A run that stands for several has a skip record for the others beside it.
-            if decided.skipped.is_some() || *at == decided.at_ms {
+            // A run that stands for several has a skip record for the others beside it, also when
+            // it is skipped itself in the end.
+            let single = matches!(decided.skipped, None | Some(SkipReason::Overlap));
+            if !single || *at == decided.at_ms {
                 times.entry(*at).or_default().push(decided);
             }
             inside += 1;

@@ -73,7 +73,13 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             ));
         }
         let spec = history.spec(&record.job, record.generation, u64::MAX);
-        let limit = spec.map_or(3_600_000, |spec| spec.timeout.ms_i64()) + 10_000;
+        let limit = match record.state {
+            // All slots may be taken; then the leader ends it in time.
+            RunState::Pending => {
+                spec.map_or(3_600_000, |spec| spec.unclaimed_after.ms_i64()) - GRACE_MS / 2
+            }
+            _ => spec.map_or(3_600_000, |spec| spec.timeout.ms_i64()) + 10_000,
+        };
         let since = match record.state {
             RunState::Running => record.started_ms,
             RunState::Locked => record.locked_ms,

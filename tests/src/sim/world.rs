@@ -257,6 +257,7 @@ impl World<'_> {
         }
         let proc = self.next_proc;
         self.next_proc += 1;
+        self.set_clock_at_boot(index);
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
@@ -316,6 +317,16 @@ impl World<'_> {
         slot.leaving = false;
         slot.lives = life;
         slot.control = control;
+    }
+
+    /// A machine that starts asks a time server first. What a node does that starts with a wrong
+    /// clock is a scenario of its own.
+    fn set_clock_at_boot(&self, index: usize) {
+        let planned = self.plan.nodes[index].offset_ms;
+        let offset = &self.slots[index].clock.offset_ms;
+        if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
+            offset.store(planned, Ordering::SeqCst);
+        }
     }
 
     /// The process is gone, whatever it was doing.
