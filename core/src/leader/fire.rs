@@ -152,6 +152,12 @@ impl Fire {
     /// A run that stands although the cursor has not passed it: somebody wrote past the cursor.
     /// The instant counts as decided by the run that is there; it must not stop its partition.
     fn note_standing(&self, partition: &mut Partition, seen: &Seen) {
+        // With another cursor or log the plan was simply old (or an earlier copy of this request
+        // has won, and the runs are its own).
+        let at = |index: usize| seen.get(index).and_then(Option::as_ref).map(|e| e.modified);
+        if at(0) != Some(partition.cursor_revision) || at(1) != Some(partition.changes_revision) {
+            return;
+        }
         for ((_, run), seen) in self.absent.iter().zip(seen.iter().skip(2)) {
             if seen.is_some() {
                 tracing::error!(
