@@ -113,14 +113,14 @@ fn created(
         if !with_job && !fires {
             violations.push(Violation::new(
                 "nothing is created after a pause or delete",
-                format!("{at}: the job is {job:?}, the run's uid is {}", record.job_uid),
+                format!(
+                    "{at}: the job is {job:?}, the run's uid is {}",
+                    record.job_uid
+                ),
             ));
         }
     } else if job.is_none_or(|(uid, _)| *uid != record.job_uid) {
-        violations.push(Violation::new(
-            "no retry of a job that is gone",
-            at.clone(),
-        ));
+        violations.push(Violation::new("no retry of a job that is gone", at.clone()));
     }
     let spec = history.spec(&step.key.job, record.generation, revised.revision);
     let immediate = spec.is_some_and(|spec| spec.schedule.at.is_some());

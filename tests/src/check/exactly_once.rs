@@ -42,7 +42,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         for stray in strays {
             violations.push(Violation::new(
                 "no phantom",
-                format!("{} at revision {}: no job {id} with uid {uid}", stray.run, stray.revision),
+                format!(
+                    "{} at revision {}: no job {id} with uid {uid}",
+                    stray.run, stray.revision
+                ),
             ));
         }
     }
@@ -66,16 +69,18 @@ fn decisions(history: &History<'_>) -> BTreeMap<(String, u64), Vec<Decided>> {
         } else {
             record.job_uid
         };
-        all.entry((record.job.clone(), uid)).or_default().push(Decided {
-            from_ms: record.stands_from_ms.unwrap_or(record.scheduled_ms),
-            at_ms: record.scheduled_ms,
-            count: record.stands_for,
-            generation: record.generation,
-            skipped: is_skip.then_some(record.skipped).flatten(),
-            run: record.run.clone(),
-            revision: revised.revision,
-            unix_ms: revised.unix_ms,
-        });
+        all.entry((record.job.clone(), uid))
+            .or_default()
+            .push(Decided {
+                from_ms: record.stands_from_ms.unwrap_or(record.scheduled_ms),
+                at_ms: record.scheduled_ms,
+                count: record.stands_for,
+                generation: record.generation,
+                skipped: is_skip.then_some(record.skipped).flatten(),
+                run: record.run.clone(),
+                revision: revised.revision,
+                unix_ms: revised.unix_ms,
+            });
     }
     all
 }
@@ -150,7 +155,11 @@ fn judge(
         if decided.skipped.is_none() && decided.unix_ms < decided.at_ms - plan.skew_ms() {
             violations.push(Violation::new(
                 "never early",
-                format!("{}: decided {} ms early", name(decided.at_ms), decided.at_ms - decided.unix_ms),
+                format!(
+                    "{}: decided {} ms early",
+                    name(decided.at_ms),
+                    decided.at_ms - decided.unix_ms
+                ),
             ));
         }
         let mut inside = 0;
@@ -173,7 +182,11 @@ fn judge(
             }
             None => violations.push(Violation::new(
                 "no phantom",
-                format!("{}: {} decided, but it is no instant of the job", name(decided.at_ms), decided.run),
+                format!(
+                    "{}: {} decided, but it is no instant of the job",
+                    name(decided.at_ms),
+                    decided.run
+                ),
             )),
             Some(expected) if decided.skipped.is_none() => {
                 if expected.generation != decided.generation || expected.paused {
@@ -194,7 +207,12 @@ fn judge(
         if inside != decided.count.min(10_000) && inside < 10_000 {
             violations.push(Violation::new(
                 "counts are right",
-                format!("{}: {} stands for {} instants, there are {inside}", name(decided.at_ms), decided.run, decided.count),
+                format!(
+                    "{}: {} stands for {} instants, there are {inside}",
+                    name(decided.at_ms),
+                    decided.run,
+                    decided.count
+                ),
             ));
         }
     }

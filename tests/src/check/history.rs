@@ -277,11 +277,14 @@ impl<'a> History<'a> {
     /// All steps of attempts: their revision, whether under `done/`, the step.
     pub fn steps(&self) -> impl Iterator<Item = (&Revised, bool, &Step)> {
         self.revisions.iter().flat_map(|revised| {
-            revised.changes.iter().filter_map(move |change| match change {
-                Change::Run(step) => Some((revised, false, step)),
-                Change::Done(step) => Some((revised, true, step)),
-                _ => None,
-            })
+            revised
+                .changes
+                .iter()
+                .filter_map(move |change| match change {
+                    Change::Run(step) => Some((revised, false, step)),
+                    Change::Done(step) => Some((revised, true, step)),
+                    _ => None,
+                })
         })
     }
 

@@ -39,7 +39,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         .get(&keys.leader())
         .and_then(|(value, _)| decode::<LeaderRecord>(value).ok())
         .map(|record| record.owner);
-    if leader.as_ref().is_none_or(|leader| !living.contains(leader)) {
+    if leader
+        .as_ref()
+        .is_none_or(|leader| !living.contains(leader))
+    {
         violations.push(Violation::new(
             "after healing, a living node leads",
             format!("{leader:?}"),
@@ -58,7 +61,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         ));
     }
     for (key, (value, _)) in &history.last {
-        let Some(attempt) = keys.parse_attempt(key).filter(|_| keys.runs().contains(key)) else {
+        let Some(attempt) = keys
+            .parse_attempt(key)
+            .filter(|_| keys.runs().contains(key))
+        else {
             continue;
         };
         let Ok(record) = decode::<RunRecord>(value) else {

@@ -45,15 +45,16 @@ pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
                     after: Some(after),
                     ..
                 } => {
-                    let life = lives
-                        .entry((id.clone(), after.created))
-                        .or_insert_with(|| JobLife {
-                            id: id.clone(),
-                            uid: after.created,
-                            created_ms: after.record.created_ms,
-                            periods: Vec::new(),
-                            end_ms: None,
-                        });
+                    let life =
+                        lives
+                            .entry((id.clone(), after.created))
+                            .or_insert_with(|| JobLife {
+                                id: id.clone(),
+                                uid: after.created,
+                                created_ms: after.record.created_ms,
+                                periods: Vec::new(),
+                                end_ms: None,
+                            });
                     // A change adds one segment, the last; it replaces what lay behind its start.
                     if let Some(segment) = after.record.segments.last() {
                         life.periods.retain(|p| p.from_ms < segment.from_ms);
@@ -77,10 +78,8 @@ pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
                         } if gone == id => *deleted_ms,
                         _ => None,
                     });
-                    let partition = punctual::keys::partition_of(
-                        id,
-                        punctual::bootstrap::DEFAULT_PARTITIONS,
-                    );
+                    let partition =
+                        punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
                     if let Some(life) = lives.get_mut(&(id.clone(), before.created)) {
                         let last = life.periods.last().map_or(i64::MIN, |p| p.from_ms);
                         let window = until.get(&partition).copied().unwrap_or(i64::MIN);

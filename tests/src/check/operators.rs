@@ -48,7 +48,11 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
         };
         from_start
             .iter()
-            .chain(all[first..].iter().take_while(|(revision, _)| revision <= end))
+            .chain(
+                all[first..]
+                    .iter()
+                    .take_while(|(revision, _)| revision <= end),
+            )
             .any(|(revision, state)| wanted(state.as_ref(), *revision))
     };
     let defined = |spec: &punctual::job::spec::JobSpec| {
@@ -96,7 +100,12 @@ fn effective(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for revised in &history.revisions {
         for change in &revised.changes {
-            let Change::Job { id, before, after: Some(after) } = change else {
+            let Change::Job {
+                id,
+                before,
+                after: Some(after),
+            } = change
+            else {
                 continue;
             };
             let Some(from) = after.record.segments.last().map(|s| s.from_ms) else {
@@ -125,7 +134,12 @@ fn effective(history: &History<'_>) -> Vec<Violation> {
             }
         }
         for change in &revised.changes {
-            if let Change::Cursor { partition, after: Some(after), .. } = change {
+            if let Change::Cursor {
+                partition,
+                after: Some(after),
+                ..
+            } = change
+            {
                 until.insert(*partition, after.window.until_ms);
             }
         }

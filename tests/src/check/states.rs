@@ -22,15 +22,22 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     before: Some(before),
                     after,
                 } => {
-                    if after.as_ref().is_none_or(|after| after.position <= before.position) {
+                    if after
+                        .as_ref()
+                        .is_none_or(|after| after.position <= before.position)
+                    {
                         violations.push(Violation::new(
                             "the cursor goes forward",
-                            format!("partition {partition}, revision {}: {before:?} -> {after:?}", revised.revision),
+                            format!(
+                                "partition {partition}, revision {}: {before:?} -> {after:?}",
+                                revised.revision
+                            ),
                         ));
                     }
                 }
                 Change::Run(step) => {
-                    if step.before.is_none() && made.insert(step.key.clone(), revised.revision).is_some()
+                    if step.before.is_none()
+                        && made.insert(step.key.clone(), revised.revision).is_some()
                     {
                         violations.push(Violation::new(
                             "an attempt is created once",
@@ -82,9 +89,9 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
         ))
     };
     let state = |record: &Option<super::history::Stood<_>>| -> Option<RunState> {
-        record
-            .as_ref()
-            .map(|stood: &super::history::Stood<punctual::job::record::RunRecord>| stood.record.state)
+        record.as_ref().map(
+            |stood: &super::history::Stood<punctual::job::record::RunRecord>| stood.record.state,
+        )
     };
     let done = revised.changes.iter().find_map(|change| match change {
         Change::Done(done) if done.key == step.key => done.after.as_ref().map(|a| &a.record),
@@ -109,9 +116,9 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
         }
         (Some(Pending), Some(Locked)) | (Some(Locked), Some(Pending)) => None,
         (Some(Locked), Some(Running)) => {
-            let owner = |stood: &Option<super::history::Stood<punctual::job::record::RunRecord>>| {
-                stood.as_ref().and_then(|s| s.record.owner.clone())
-            };
+            let owner = |stood: &Option<
+                super::history::Stood<punctual::job::record::RunRecord>,
+            >| { stood.as_ref().and_then(|s| s.record.owner.clone()) };
             if owner(&step.before) == owner(&step.after) {
                 None
             } else {

@@ -18,11 +18,16 @@ pub fn plan(seed: u64) -> Plan {
     let skewed = rng.permille(500);
     let drifting = rng.permille(300);
     // 2026-03-01T00:00:00Z and some hours: midnight and the end of a month are close.
-    let epoch_ms = 1_772_323_200_000 - 60_000 + rng.between(-3, 3) * 3_600_000 + rng.between(0, 999);
+    let epoch_ms =
+        1_772_323_200_000 - 60_000 + rng.between(-3, 3) * 3_600_000 + rng.between(0, 999);
     let nodes = (0..count)
         .map(|index| NodePlan {
             mono_base_ms: rng.range(0, 10_000_000),
-            drift_ppm: if drifting { rng.between(-4_000, 4_000) } else { 0 },
+            drift_ppm: if drifting {
+                rng.between(-4_000, 4_000)
+            } else {
+                0
+            },
             offset_ms: if skewed { rng.between(-900, 900) } else { 0 },
             slots: u32::try_from(rng.range(4, 40)).unwrap_or(4),
             start_ms: if index == 0 { 0 } else { rng.range(0, 5_000) },
@@ -57,13 +62,7 @@ pub fn plan(seed: u64) -> Plan {
 
 const KINDS: u64 = 14;
 
-fn fault(
-    rng: &mut Rng,
-    kind: u64,
-    at: u64,
-    nodes: usize,
-    heal_ms: u64,
-) -> Vec<(u64, Fault)> {
+fn fault(rng: &mut Rng, kind: u64, at: u64, nodes: usize, heal_ms: u64) -> Vec<(u64, Fault)> {
     let node = rng.index(nodes);
     let until = |length: u64| (at + length).min(heal_ms);
     let link = |length: u64, trouble: Trouble| {
@@ -86,15 +85,48 @@ fn fault(
             let cut = rng.pick(&[Cut::Replies, Cut::Requests]);
             link(rng.range(1_000, 40_000), Trouble::Cut(cut))
         }
-        3 => vec![(at, Fault::Crash { node, down_ms: rng.range(100, 60_000) })],
-        4 => vec![(at, Fault::Leave { node, down_ms: rng.range(5_000, 90_000) })],
-        5 => vec![(at, Fault::Pause { node, for_ms: rng.range(100, 60_000) })],
-        6 => vec![(at, Fault::PauseLeader { for_ms: rng.range(1_000, 60_000) })],
-        7 => vec![(at, Fault::CrashLeader { down_ms: rng.range(100, 60_000) })],
+        3 => vec![(
+            at,
+            Fault::Crash {
+                node,
+                down_ms: rng.range(100, 60_000),
+            },
+        )],
+        4 => vec![(
+            at,
+            Fault::Leave {
+                node,
+                down_ms: rng.range(5_000, 90_000),
+            },
+        )],
+        5 => vec![(
+            at,
+            Fault::Pause {
+                node,
+                for_ms: rng.range(100, 60_000),
+            },
+        )],
+        6 => vec![(
+            at,
+            Fault::PauseLeader {
+                for_ms: rng.range(1_000, 60_000),
+            },
+        )],
+        7 => vec![(
+            at,
+            Fault::CrashLeader {
+                down_ms: rng.range(100, 60_000),
+            },
+        )],
         8 => vec![(at, Fault::RevokeNode { node })],
         9 => vec![(at, Fault::RevokeLeader)],
         10 => step(rng, at, node, heal_ms),
-        11 => vec![(at, Fault::Compact { keep: rng.range(0, 20) })],
+        11 => vec![(
+            at,
+            Fault::Compact {
+                keep: rng.range(0, 20),
+            },
+        )],
         12 => {
             let trouble = rng.pick(&[
                 Trouble::WatchStall,
@@ -156,6 +188,6 @@ fn step(rng: &mut Rng, at: u64, node: usize, heal_ms: u64) -> Vec<(u64, Fault)> 
     let back = (at + rng.range(1_000, 50_000)).min(heal_ms);
     vec![
         (at, Fault::Step { node, ms }),
-        (back, Fault::Step { node, ms: -ms }),
+        (back, Fault::Step { node, ms: 0 }),
     ]
 }

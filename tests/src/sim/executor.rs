@@ -149,10 +149,7 @@ impl Executor {
                 .filter(|(_, task)| task.proc == proc)
                 .map(|(id, _)| *id)
                 .collect();
-            let dead: Vec<Task> = ids
-                .iter()
-                .filter_map(|id| state.tasks.remove(id))
-                .collect();
+            let dead: Vec<Task> = ids.iter().filter_map(|id| state.tasks.remove(id)).collect();
             drop(state);
             // What is dropped may start a last task: once more, until there is none.
             if dead.is_empty() {

@@ -101,9 +101,7 @@ impl Handler for Work {
         let ms = ctx.payload["ms"].as_u64().unwrap_or(0);
         let work = async {
             if ms > 0 {
-                self.executor
-                    .sleep_until(self.executor.now_ms() + ms)
-                    .await;
+                self.executor.sleep_until(self.executor.now_ms() + ms).await;
             }
         };
         match does.as_str() {

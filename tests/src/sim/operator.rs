@@ -44,7 +44,13 @@ impl Desk {
     }
 
     /// Does one operation, and writes down the answer.
-    pub async fn ask(self, executor: Executor, store: MemoryBackend, control: Arc<Control>, op: Op) {
+    pub async fn ask(
+        self,
+        executor: Executor,
+        store: MemoryBackend,
+        control: Arc<Control>,
+        op: Op,
+    ) {
         let revision = || store.revision().map_or(0, |revision| revision.0);
         let index = {
             let mut asked = self.0.lock().unwrap();

@@ -76,7 +76,7 @@ pub enum Fault {
     Step {
         /// The node.
         node: usize,
-        /// By so much.
+        /// To so much ahead of where it was at the start.
         ms: i64,
     },
     /// The store forgets its history up to so many revisions ago.

@@ -132,33 +132,40 @@ impl Wire {
         let apply = Arc::new(apply);
         if let Some(delay) = fate.copy_ms {
             let (late, apply) = (self.courier(revision), apply.clone());
-            self.executor
-                .spawn(WORLD, Box::pin(async move {
+            self.executor.spawn(
+                WORLD,
+                Box::pin(async move {
                     late.wait(delay).await;
                     let _ = late.deliver(&*apply).await;
-                }));
+                }),
+            );
         }
         let courier = self.courier(revision);
         let link = self.link.clone();
-        self.executor.spawn(WORLD, Box::pin(async move {
-            let mut result = Err(BackendError::Unknown("connection lost".into()));
-            if let Some(delay) = fate.request_ms {
-                courier.wait(delay).await;
-                result = courier.deliver(&*apply).await;
-            }
-            courier.wait(fate.reply_ms).await;
-            let result = match fate.reply {
-                Reply::Unknown if writes => Err(BackendError::Unknown("connection lost".into())),
-                Reply::Unknown => Err(BackendError::Unavailable("connection lost".into())),
-                _ => result,
-            };
-            let lost = matches!(fate.reply, Reply::Lost)
-                || (fate.request_ms.is_none() && matches!(fate.reply, Reply::Heard))
-                || !link.hears(courier.executor.now_ms());
-            if !lost {
-                let _ = answer_out.send(result);
-            }
-        }));
+        self.executor.spawn(
+            WORLD,
+            Box::pin(async move {
+                let mut result = Err(BackendError::Unknown("connection lost".into()));
+                if let Some(delay) = fate.request_ms {
+                    courier.wait(delay).await;
+                    result = courier.deliver(&*apply).await;
+                }
+                courier.wait(fate.reply_ms).await;
+                let result = match fate.reply {
+                    Reply::Unknown if writes => {
+                        Err(BackendError::Unknown("connection lost".into()))
+                    }
+                    Reply::Unknown => Err(BackendError::Unavailable("connection lost".into())),
+                    _ => result,
+                };
+                let lost = matches!(fate.reply, Reply::Lost)
+                    || (fate.request_ms.is_none() && matches!(fate.reply, Reply::Heard))
+                    || !link.hears(courier.executor.now_ms());
+                if !lost {
+                    let _ = answer_out.send(result);
+                }
+            }),
+        );
         match answer.await {
             Ok(result) => result,
             // Nothing will ever come: the caller's own timeout ends this.
@@ -195,9 +202,7 @@ struct Courier<T> {
 
 impl<T> Courier<T> {
     async fn wait(&self, ms: u64) {
-        self.executor
-            .sleep_until(self.executor.now_ms() + ms)
-            .await;
+        self.executor.sleep_until(self.executor.now_ms() + ms).await;
     }
 
     async fn deliver(

@@ -67,11 +67,7 @@ fn schedule(rng: &mut Rng, epoch_ms: i64, now_ms: u64) -> ScheduleSpec {
     let cron = match rng.range(0, 10) {
         0 | 1 => "* * * * * *".to_owned(),
         2 | 3 => format!("*/{} * * * * *", rng.range(2, 20)),
-        4 => format!(
-            "{},{} * * * * *",
-            rng.range(0, 30),
-            rng.range(30, 60)
-        ),
+        4 => format!("{},{} * * * * *", rng.range(0, 30), rng.range(30, 60)),
         5 => format!("{} */2 * * * *", rng.range(0, 60)),
         6 => "* * * * *".to_owned(),
         7 => {

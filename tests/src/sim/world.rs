@@ -154,10 +154,14 @@ impl World<'_> {
                 drift_ppm: node.drift_ppm,
                 offset_ms: AtomicI64::new(node.offset_ms),
             });
-            let windows = self.plan.faults.iter().filter_map(|(_, fault)| match fault {
-                Fault::Link { node, window } if *node == index => Some(*window),
-                _ => None,
-            });
+            let windows = self
+                .plan
+                .faults
+                .iter()
+                .filter_map(|(_, fault)| match fault {
+                    Fault::Link { node, window } if *node == index => Some(*window),
+                    _ => None,
+                });
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
@@ -244,11 +248,7 @@ impl World<'_> {
             clock.clone(),
             branch.branch("env", 0),
         );
-        Arc::new(Control::new(
-            self.wire(proc, link, &branch),
-            env,
-            NAMESPACE,
-        ))
+        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
     }
 
     fn start(&mut self, index: usize) {
@@ -382,7 +382,10 @@ impl World<'_> {
                     self.slots[node].leaving = true;
                     self.count("graceful leave");
                     // What is not gone by then is killed, as an init system does.
-                    self.at(now + down_ms, Event::Fault(Fault::Crash { node, down_ms: 100 }));
+                    self.at(
+                        now + down_ms,
+                        Event::Fault(Fault::Crash { node, down_ms: 100 }),
+                    );
                 }
             }
             Fault::Pause { node, for_ms } => self.pause(node, for_ms),
@@ -406,10 +409,11 @@ impl World<'_> {
             }
             Fault::Step { node, ms } => {
                 self.count("clock step");
+                let offset = self.plan.nodes[node].offset_ms + ms;
                 self.slots[node]
                     .clock
                     .offset_ms
-                    .fetch_add(ms, Ordering::SeqCst);
+                    .store(offset, Ordering::SeqCst);
             }
             Fault::Compact { keep } => {
                 self.count("compaction");
