@@ -376,6 +376,22 @@ pub struct Plan {
     pub touched: BTreeSet<Arc<str>>,
 }
 
+impl Plan {
+    /// Keeps only the first `count` decisions (at least one): the rest is planned again.
+    pub fn truncate(&mut self, count: usize) {
+        if count >= self.decisions.len() {
+            return;
+        }
+        self.decisions.truncate(count.max(1));
+        if let Some((job, decision)) = self.decisions.last() {
+            self.cursor.position = Position {
+                at_ms: decision.at_ms(),
+                job: job.to_string(),
+            };
+        }
+    }
+}
+
 /// The next batch of a partition at the time `now_ms` of the fire clock, at most `limit`
 /// decisions; `None` when nothing is due. Costs O(batch), whatever the number of jobs.
 #[must_use]

@@ -5,15 +5,15 @@
 
 use crate::backend::{Op, Requirement, Revision, Txn, Write};
 use crate::job::record::{
-    ChangesRecord, CursorRecord, GoneRecord, JobRecord, Paused, RunRecord, Segment, SeqRecord,
-    encode,
+    ChangesRecord, CursorRecord, GoneRecord, JobRecord, Paused, Position, RunRecord, Segment,
+    SeqRecord, encode,
 };
 use crate::job::run::{RunState, SkipReason};
 use crate::job::spec::{JobSpec, SpecError};
 use crate::job::{Definition, Job};
 use crate::keys::{AttemptKey, Keys};
 use crate::leader::fire::pending;
-use crate::plan::owed;
+use crate::plan::{first_undecided, owed};
 use crate::schedule::ScheduleKind;
 use crate::time::compact;
 
@@ -204,7 +204,8 @@ pub fn put(
         next.at_seen_ms.push(at_ms);
         let surplus = next.at_seen_ms.len().saturating_sub(MAX_AT_SEEN);
         next.at_seen_ms.drain(..surplus);
-        if at_ms < from_ms && !segment.paused {
+        let owed = old.is_some_and(|job| is_owed(job, &heads.cursor, at_ms));
+        if at_ms < from_ms && !segment.paused && !owed {
             immediate = Some(past_at(spec, at_ms, now_ms)?);
         }
     }
@@ -256,11 +257,16 @@ pub fn put(
             )
         };
         let key = attempt_key(partition, &run);
-        change.require.push(Requirement::Absent(keys.run(&key)));
-        change.require.push(Requirement::Absent(keys.done(&key)));
-        change
-            .ops
-            .push(Write::put(keys.run(&key), encode(&run)).into());
+        // The older definition may have fired at this very instant: then it is done, and the
+        // change is made all the same.
+        change.ops.push(Op::Choose {
+            require: vec![
+                Requirement::Absent(keys.run(&key)),
+                Requirement::Absent(keys.done(&key)),
+            ],
+            then: vec![Write::put(keys.run(&key), encode(&run))],
+            otherwise: vec![],
+        });
     }
     let outcome = if current.modified.is_some() {
         PutOutcome::Updated
@@ -268,6 +274,13 @@ pub fn put(
         PutOutcome::Created
     };
     Ok((outcome, Some(change)))
+}
+
+/// Whether the job's older definitions have this instant, and it is not decided yet: then the
+/// leader decides it.
+fn is_owed(job: &Job, cursor: &CursorRecord, at_ms: i64) -> bool {
+    let before = Position::end_of(at_ms.saturating_sub(1));
+    first_undecided(job, &cursor.position.clone().max(before)) == Some(at_ms)
 }
 
 /// An `at` that has passed fires at once, unless it is older than the job allows.

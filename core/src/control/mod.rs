@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
 use crate::bootstrap::read_meta;
-use crate::clock::FireClock;
+use crate::clock::{ClockState, FireClock};
 use crate::env::SharedEnv;
 use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
@@ -51,8 +51,8 @@ const SETTLE_MS: u64 = 10_000;
 /// An operation is planned anew so often; a partition that fires every second conflicts now and
 /// then, never this often in a row.
 const MAX_CONFLICTS: u32 = 50;
-/// Larger than any `max_skew`: an operator's clock need not be held, only never go back.
-const CLOCK_SKEW_MS: u64 = 3_600_000;
+/// As a node's: a change must not take effect in a future that a stepped clock shows.
+const CLOCK_SKEW_MS: u64 = 2_000;
 
 impl Control {
     /// Operations on a namespace.
@@ -83,6 +83,15 @@ impl Control {
 
     /// Sends a transaction until it is settled, or a person has waited long enough.
     async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
+        if let ClockState::Held {
+            step_ms,
+            needs_person: true,
+        } = self.clock.state()
+        {
+            return Err(ControlError::Busy(format!(
+                "the clock of this node stepped by {step_ms} ms; set it right and restart the node, or use another one"
+            )));
+        }
         Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
 }

@@ -42,7 +42,8 @@ pub enum Verdict {
 impl Fire {
     /// The transaction that makes the plan true.
     #[must_use]
-    pub fn new(keys: &Keys, partition: &Partition, plan: Plan, now_ms: i64) -> Self {
+    pub fn new(keys: &Keys, partition: &Partition, mut plan: Plan, now_ms: i64) -> Self {
+        plan.truncate(independent(partition, &plan));
         let number = partition.number;
         let mut txn = Txn::new()
             .require(Requirement::Modified(
@@ -56,6 +57,7 @@ impl Fire {
         let mut absent = Vec::new();
         let mut skips = BTreeMap::new();
         let mut chosen: Vec<Arc<str>> = Vec::new();
+        let mut direct: Vec<Arc<str>> = Vec::new();
         for (id, decision) in &plan.decisions {
             let Some((job, definition)) = partition.jobs.get(id).and_then(|job| {
                 let generation = match decision {
@@ -92,8 +94,9 @@ impl Fire {
                 };
                 let otherwise = Write::put(keys.done(&skip_key), encode(&skip));
                 // One choice a job and request: whatever it chooses, a run of the job is there
-                // afterwards, so the job's further instants in this request overlap with it.
-                if chosen.contains(id) {
+                // afterwards, so the job's further instants in this request overlap with it. The
+                // same holds behind a run that an older definition (`overlap: allow`) gets here.
+                if chosen.contains(id) || direct.contains(id) {
                     txn = txn.op(otherwise);
                 } else {
                     chosen.push(id.clone());
@@ -108,6 +111,7 @@ impl Fire {
                 txn = txn
                     .require(Requirement::Absent(run_key.clone()))
                     .put(run_key.clone(), encode(&record));
+                direct.push(id.clone());
                 absent.push((run_key, record.run));
             }
         }
@@ -148,6 +152,12 @@ impl Fire {
     /// A run that stands although the cursor has not passed it: somebody wrote past the cursor.
     /// The instant counts as decided by the run that is there; it must not stop its partition.
     fn note_standing(&self, partition: &mut Partition, seen: &Seen) {
+        // With another cursor or log the plan was simply old (or an earlier copy of this request
+        // has won, and the runs are its own).
+        let at = |index: usize| seen.get(index).and_then(Option::as_ref).map(|e| e.modified);
+        if at(0) != Some(partition.cursor_revision) || at(1) != Some(partition.changes_revision) {
+            return;
+        }
         for ((_, run), seen) in self.absent.iter().zip(seen.iter().skip(2)) {
             if seen.is_some() {
                 tracing::error!(
@@ -158,6 +168,25 @@ impl Fire {
             }
         }
     }
+}
+
+/// How many of the decisions fit into one request. An edit from `overlap: skip` to `allow` may lie
+/// between two of them: the second one's run would be written into the span that the first one's
+/// choice requires empty, and every store refuses such a request. It waits for the next one.
+fn independent(partition: &Partition, plan: &Plan) -> usize {
+    let mut chosen: Vec<&Arc<str>> = Vec::new();
+    for (index, (id, decision)) in plan.decisions.iter().enumerate() {
+        let Decision::Run { generation, .. } = decision else {
+            continue;
+        };
+        let job = partition.jobs.get(id);
+        match job.and_then(|job| job.definitions.get(generation)) {
+            Some(definition) if definition.spec.overlap == Overlap::Skip => chosen.push(id),
+            Some(_) if chosen.contains(&id) => return index,
+            _ => {}
+        }
+    }
+    plan.decisions.len()
 }
 
 /// The run of a scheduled instant.

@@ -18,7 +18,7 @@ use futures_util::future::Either;
 use tokio::sync::mpsc;
 
 use crate::backend::{BackendError, BackendResult, Revision, limits};
-use crate::clock::FireClock;
+use crate::clock::{ClockState, FireClock};
 use crate::env::race;
 use crate::job::record::Meta;
 use crate::keys::Keys;
@@ -52,6 +52,8 @@ pub struct LeaderContext {
 const PARTITIONS_A_REQUEST: usize = 16;
 /// Sleeping is a hint: the loop looks at the clock at least so often.
 const TICK_MS: i64 = 500;
+/// How often a leader looks whether its clock still follows.
+const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
 /// Leads until the lead is lost. Comes back only then (or when the store is broken).
 pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
@@ -79,8 +81,21 @@ pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
             }
         }
     };
-    let _ = race(session.ended(), firing).await;
+    let over = race(session.ended(), clock_steps(context));
+    let _ = race(over, firing).await;
     drop(keeper);
+}
+
+/// Completes when the wall clock has stepped. Nothing fires here until the step is believed, which
+/// may take a person: another node, whose clock is right, must lead.
+async fn clock_steps(context: &LeaderContext) {
+    loop {
+        if let ClockState::Held { step_ms, .. } = context.clock.state() {
+            tracing::warn!(step_ms, "the wall clock stepped; giving up the lead");
+            return;
+        }
+        context.store.env().sleep(CLOCK_CHECK).await;
+    }
 }
 
 /// Loads everything, then fires what is due until deposed.

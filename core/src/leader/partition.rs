@@ -8,7 +8,7 @@ use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode};
 use crate::job::{Definition, Job};
 use crate::keys::Keys;
 use crate::plan::{DueIndex, Plan, first_undecided};
-use crate::recipe::retry::Store;
+use crate::recipe::retry::{Backoff, Store};
 
 /// Batches start with so many decisions, and never have more.
 pub const MAX_BATCH: usize = 100;
@@ -238,6 +238,7 @@ async fn read(
     keys: &Keys,
     number: u16,
 ) -> BackendResult<(Vec<Entry>, Vec<Entry>, Option<Entry>, Revision)> {
+    let mut backoff = Backoff::default();
     loop {
         let attempt = async {
             let (jobs, revision) = store.list(&keys.jobs_of(number), None).await?;
@@ -249,6 +250,12 @@ async fn read(
         match attempt.await {
             // So much is written meanwhile that the revision is gone: once more.
             Err(BackendError::Compacted { .. }) => {}
+            // One lost answer must not cost all the partitions that are read already: on a bad
+            // network a new leader would never come to its first plan.
+            Err(error) if error.is_transient() => {
+                tracing::warn!(partition = number, %error, "cannot read the partition; trying again");
+                backoff.wait(store.env()).await;
+            }
             answer => return answer,
         }
     }

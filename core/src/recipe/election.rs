@@ -12,6 +12,9 @@ use super::retry::{Backoff, Store};
 use super::session::{Opened, Session};
 use super::view::{View, ViewEvent};
 
+/// A standby looks at the leader's key at least so often.
+const RELIST_MS: u64 = 10_000;
+
 /// Waits until nobody leads, and then tries to lead with a fresh lease. Comes back only as leader.
 /// To resign is to close the session: the next leader takes over at once.
 pub async fn campaign(
@@ -21,6 +24,9 @@ pub async fn campaign(
     ttl_ms: u64,
     record: impl Fn() -> LeaderRecord,
 ) -> Session {
+    // One small read, and all firing waits for it: a watch that lost the end of the last leader
+    // must not cost a minute.
+    let relist_ms = relist_ms.min(RELIST_MS);
     let mut view = View::new(store.clone(), Span::key(key), relist_ms);
     let mut backoff = Backoff::default();
     let mut vacant = false;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, Txn, TxnOutcome};
 use crate::cancel::{CancelToken, Canceller, StopCause};
-use crate::clock::FireClock;
+use crate::clock::{ClockState, FireClock};
 use crate::env::{TaskHandle, race};
 use crate::handler::{Execution, Executors};
 use crate::job::Definition;
@@ -26,7 +26,7 @@ use crate::job::record::{RunRecord, encode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
 use crate::recipe::retry::Store;
-use crate::recipe::session::Session;
+use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
 
 use execute::{Running, command_line, execute};
@@ -147,11 +147,17 @@ impl Worker {
                 Ok((entries, _)) => {
                     self.queue.clear();
                     entries.iter().for_each(|entry| self.offer(entry));
-                    self.give_back_strays(&entries).await;
                     self.reconciled = Some(session.revision);
+                    self.give_back_strays(&entries).await;
                 }
                 Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
             }
+        }
+        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
+            // The leader would judge a new run's time limit by a clock that ours stands behind: it
+            // would end, and start again elsewhere, what still runs here.
+            tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
+            return;
         }
         if let Err(error) = self.claim(&session).await {
             tracing::error!(%error, "cannot claim");
@@ -229,9 +235,14 @@ impl Worker {
                 return Ok(());
             }
             let locked = self.lock(session, wanted).await?;
-            let running = self.start(session, locked).await?;
+            let (running, left) = self.start(session, locked).await?;
+            // Before anything else is waited for: what is RUNNING must run.
             for running in running {
-                self.run(running);
+                self.run(running, session.trust.clone());
+            }
+            // These did not start: most likely somebody cancelled them.
+            for attempt in left {
+                self.abandon_if_cancelled(attempt).await;
             }
             if !session.trust.holds() {
                 return Ok(());
@@ -258,12 +269,13 @@ impl Worker {
         self.commit(session, &txns, records).await
     }
 
-    /// LOCKED -> RUNNING, in one request; what cannot run here is given back.
+    /// LOCKED -> RUNNING, in one request; what cannot run here is given back. Gives what runs now,
+    /// and what did not start.
     async fn start(
         &mut self,
         session: &Session,
         locked: Vec<Attempt>,
-    ) -> BackendResult<Vec<(Attempt, Arc<Definition>)>> {
+    ) -> BackendResult<(Vec<(Attempt, Arc<Definition>)>, Vec<Attempt>)> {
         let mut txns = Vec::new();
         let mut records = Vec::new();
         let mut definitions = BTreeMap::new();
@@ -301,11 +313,7 @@ impl Worker {
                 Some((attempt, definition))
             })
             .collect();
-        // What is left did not start: most likely somebody cancelled it.
-        for (_, attempt) in before {
-            self.abandon_if_cancelled(attempt).await;
-        }
-        Ok(running)
+        Ok((running, before.into_values().collect()))
     }
 
     /// Commits one step of several runs under the session; gives those that took it. The others are
@@ -363,8 +371,8 @@ impl Worker {
         Ok(taken)
     }
 
-    /// The definition of a run that can run here, or why it cannot.
-    async fn runnable(&mut self, attempt: &Attempt) -> Result<Arc<Definition>, String> {
+    /// The definition that a run follows; `None` when it is gone or cannot be decoded.
+    async fn definition(&mut self, attempt: &Attempt) -> BackendResult<Option<Arc<Definition>>> {
         let record = &attempt.record;
         let id = (record.job.clone(), record.job_uid, record.generation);
         if !self.definitions.contains_key(&id) {
@@ -372,29 +380,36 @@ impl Worker {
                 self.context
                     .keys
                     .def(attempt.key.partition, &attempt.key.job, record.generation);
-            let entry = self
-                .context
-                .store
-                .get(&key)
-                .await
-                .map_err(|e| e.to_string())?;
-            let entry = entry.ok_or("its definition is gone")?;
+            let Some(entry) = self.context.store.get(&key).await? else {
+                return Ok(None);
+            };
             // Only the policies are used here, so the anchor of `every` does not matter.
-            let definition =
-                Definition::decode(&entry.value, record.created_ms).map_err(|e| e.to_string())?;
+            let definition = match Definition::decode(&entry.value, record.created_ms) {
+                Ok(definition) => definition,
+                Err(error) => {
+                    tracing::error!(run = record.run, %error, "its definition cannot be read");
+                    return Ok(None);
+                }
+            };
             if self.definitions.len() >= MAX_DEFINITIONS {
                 self.definitions.clear();
             }
             self.definitions.insert(id.clone(), Arc::new(definition));
         }
-        let definition = self.definitions.get(&id).ok_or("its definition is gone")?;
-        if let Some(command) = command_line(definition) {
+        Ok(self.definitions.get(&id).cloned())
+    }
+
+    /// The definition of a run that can run here, or why it cannot.
+    async fn runnable(&mut self, attempt: &Attempt) -> Result<Arc<Definition>, String> {
+        let definition = self.definition(attempt).await.map_err(|e| e.to_string())?;
+        let definition = definition.ok_or("its definition is gone or cannot be read")?;
+        if let Some(command) = command_line(&definition) {
             let commands = self.executors.commands.as_ref();
             commands
                 .ok_or("this node runs no commands")?
                 .allows(&command)?;
         }
-        Ok(definition.clone())
+        Ok(definition)
     }
 
     /// LOCKED -> PENDING: for another node, or for the leader to end in time.
@@ -435,13 +450,9 @@ impl Worker {
         }
     }
 
-    fn run(&mut self, (attempt, definition): (Attempt, Arc<Definition>)) {
-        let Some(trust) = self.sessions.borrow().as_ref().map(|s| s.trust.clone()) else {
-            // Without a session nothing starts; the record is found as a stray.
-            self.held.remove(&attempt.key);
-            self.reconciled = None;
-            return;
-        };
+    /// Under the session that made it RUNNING: a later one proves nothing about the time between,
+    /// in which the run may have been taken for lost.
+    fn run(&mut self, (attempt, definition): (Attempt, Arc<Definition>), trust: Trust) {
         let key = attempt.key.clone();
         let (canceller, token) = Canceller::new();
         let canceller = Arc::new(canceller);
@@ -499,7 +510,16 @@ impl Worker {
     }
 
     async fn end_unstarted(&mut self, attempt: &Attempt) {
-        let definition = self.runnable(attempt).await.ok();
+        // Its definition says whether another attempt follows: one does, unless the job is gone.
+        // Without knowing, nothing is decided.
+        let definition = match self.definition(attempt).await {
+            Ok(definition) => definition,
+            Err(error) => {
+                tracing::warn!(run = attempt.key.run, %error, "cannot read its definition; trying again");
+                self.reconciled = None;
+                return;
+            }
+        };
         let execution = Execution::failed(FailReason::NotStarted, "it was never started");
         let end = End {
             now_ms: self.context.clock.now_ms(),
