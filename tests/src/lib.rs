@@ -8,5 +8,7 @@
     reason = "a failed check panics, that is its answer"
 )]
 
+pub mod check;
 pub mod conformance;
 pub mod manual;
+pub mod sim;

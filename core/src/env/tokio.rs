@@ -6,13 +6,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+#[cfg(not(target_os = "linux"))]
+use std::time::Instant;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{BoxFuture, Env, SharedEnv, TaskHandle};
 
 /// [`Env`] on the system's clocks and the current tokio runtime.
 #[derive(Debug)]
 pub struct TokioEnv {
+    #[cfg(not(target_os = "linux"))]
     started: Instant,
     random: AtomicU64,
 }
@@ -22,6 +25,7 @@ impl TokioEnv {
     #[must_use]
     pub fn shared() -> SharedEnv {
         Arc::new(Self {
+            #[cfg(not(target_os = "linux"))]
             started: Instant::now(),
             random: AtomicU64::new(seed()),
         })
@@ -36,6 +40,15 @@ fn seed() -> u64 {
 }
 
 impl Env for TokioEnv {
+    #[cfg(target_os = "linux")]
+    fn monotonic_ms(&self) -> u64 {
+        // Unlike `Instant`, this counts the time that a laptop sleeps: a lease does too.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = now.tv_sec.saturating_mul(1_000) + now.tv_nsec / 1_000_000;
+        u64::try_from(ms).unwrap_or(0)
+    }
+
+    #[cfg(not(target_os = "linux"))]
     fn monotonic_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

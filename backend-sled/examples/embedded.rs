@@ -1,0 +1,65 @@
+//! A node inside your own program: two handlers, an embedded store, and what fires.
+//!
+//! `cargo run -p punctual-sled --example embedded`
+#![allow(clippy::print_stdout, reason = "it shows what fires")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual::cancel::{Canceller, StopCause};
+use punctual::control::Control;
+use punctual::env::TokioEnv;
+use punctual::handler::{Executors, RunContext};
+use punctual::job::spec::JobSpec;
+use punctual::node::{Node, NodeConfig};
+use punctual_sled::{Options, SledBackend};
+
+async fn greet(run: RunContext) -> Result<(), String> {
+    println!("{} says hello", run.run_id);
+    Ok(())
+}
+
+async fn bill(run: RunContext) -> Result<(), String> {
+    // `run_id` is the same for all attempts: hand it to the bank as idempotency key.
+    println!(
+        "{} attempt {} bills, token {}",
+        run.run_id, run.attempt, run.fencing_token
+    );
+    if run.attempt == 1 {
+        Err("the bank did not answer".into())
+    } else {
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let directory = tempfile::tempdir()?;
+    let env = TokioEnv::shared();
+    let store = SledBackend::open(directory.path().join("db"), env.clone(), Options::default())?;
+    let backend = Arc::new(store);
+
+    let mut executors = Executors::default();
+    executors.handlers.insert("greet".into(), Arc::new(greet));
+    executors.handlers.insert("bill".into(), Arc::new(bill));
+    let config = NodeConfig::default();
+    let control = Control::new(backend.clone(), env.clone(), &config.namespace);
+    let node = Node::new(backend, env, executors, config)?;
+
+    let (stop, stopping) = Canceller::new();
+    let life = tokio::spawn(node.run(stopping));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    let mut bills = JobSpec::handler("bills", "bill").cron("*/5 * * * * *");
+    bills.retry.attempts = Some(3);
+    let greetings = JobSpec::handler("greetings", "greet").cron("*/2 * * * * *");
+    control
+        .apply(vec![greetings, bills], false, &|_, _| {})
+        .await?;
+
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    stop.stop(StopCause::Cancelled);
+    life.await??;
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Many definitions at once.
+//!
+//! Everything is checked before the first write. Then the jobs are written in atomic groups,
+//! partition by partition; an apply that is interrupted is finished by doing it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::backend::{TxnOutcome, limits};
+use crate::job::spec::{JobSpec, SpecError};
+use crate::keys::partition_of;
+use crate::schedule::Calendars;
+
+use super::change::{self, Change};
+use super::read::{self, Partition};
+use super::types::{ApplyReport, ControlError, PutOutcome};
+use super::{Control, MAX_CONFLICTS, busy};
+
+/// Jobs in one transaction: four writes each, below the limit of 128.
+const JOBS_A_REQUEST: usize = 25;
+/// Findings that are reported; a generated file may have a hundred thousand of one kind.
+const MAX_FINDINGS: usize = 1_000;
+
+/// Told of progress: jobs done, jobs in all.
+type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
+
+enum Wanted<'a> {
+    Put(&'a JobSpec),
+    Delete(String),
+}
+
+impl Control {
+    /// What an apply would do.
+    ///
+    /// # Errors
+    /// As [`Control::apply`].
+    pub async fn plan_apply(
+        &self,
+        specs: &[JobSpec],
+        prune: bool,
+    ) -> Result<ApplyReport, ControlError> {
+        self.run_apply(specs, prune, false, &|_, _| {}).await
+    }
+
+    /// Makes the store's jobs those of `specs`; with `prune`, and no others.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] before anything is written; [`ControlError::Store`] when the store
+    /// went away in between: apply again to finish.
+    pub async fn apply(
+        &self,
+        specs: Vec<JobSpec>,
+        prune: bool,
+        progress: Progress<'_>,
+    ) -> Result<ApplyReport, ControlError> {
+        self.run_apply(&specs, prune, true, progress).await
+    }
+
+    async fn run_apply(
+        &self,
+        specs: &[JobSpec],
+        prune: bool,
+        write: bool,
+        progress: Progress<'_>,
+    ) -> Result<ApplyReport, ControlError> {
+        check(specs, self.now_ms())?;
+        let partitions = self.meta().await?.partitions;
+        let mut by_partition: BTreeMap<u16, Vec<&JobSpec>> = BTreeMap::new();
+        for spec in specs {
+            by_partition
+                .entry(partition_of(&spec.id, partitions))
+                .or_default()
+                .push(spec);
+        }
+        let mut report = ApplyReport::default();
+        let mut done = 0;
+        for number in 0..partitions {
+            let ours = by_partition.remove(&number).unwrap_or_default();
+            if ours.is_empty() && !prune {
+                continue;
+            }
+            let mut partition = Partition::load(&self.store, &self.keys, number).await?;
+            let mut wanted: Vec<Wanted<'_>> = ours.iter().copied().map(Wanted::Put).collect();
+            if prune {
+                let kept: BTreeSet<&str> = ours.iter().map(|spec| spec.id.as_str()).collect();
+                let surplus = partition.ids().filter(|id| !kept.contains(id.as_str()));
+                wanted.extend(surplus.cloned().map(Wanted::Delete));
+            }
+            for group in wanted.chunks(JOBS_A_REQUEST) {
+                self.group(&mut partition, group, write, &mut report)
+                    .await?;
+                done += group.iter().filter(|w| matches!(w, Wanted::Put(_))).count();
+                progress(done, specs.len());
+            }
+        }
+        report.created.sort_unstable();
+        report.updated.sort_unstable();
+        report.deleted.sort_unstable();
+        Ok(report)
+    }
+
+    /// Commits one group, planned anew after a conflict.
+    async fn group(
+        &self,
+        partition: &mut Partition,
+        group: &[Wanted<'_>],
+        write: bool,
+        report: &mut ApplyReport,
+    ) -> Result<(), ControlError> {
+        for _ in 0..MAX_CONFLICTS {
+            let (changes, part) = self.plan_group(partition, group)?;
+            if changes.is_empty() || !write {
+                report.add(part);
+                return Ok(());
+            }
+            let txn = change::transaction(&self.keys, &partition.heads, &changes);
+            if limits::check_txn(&txn).is_err() && group.len() > 1 {
+                // Large payloads: in halves.
+                let (left, right) = group.split_at(group.len() / 2);
+                Box::pin(self.group(partition, left, write, report)).await?;
+                return Box::pin(self.group(partition, right, write, report)).await;
+            }
+            match self.settle(&txn).await? {
+                TxnOutcome::Applied { revision, .. } => {
+                    partition.heads.changes = change::next_changes(&partition.heads, &changes);
+                    partition.heads.changes_revision = revision;
+                    report.add(part);
+                    return Ok(());
+                }
+                TxnOutcome::Conflict { .. } => {
+                    let number = partition.heads.partition;
+                    let heads = read::heads(&self.store, &self.keys, number).await?;
+                    if heads.changes_revision == partition.heads.changes_revision {
+                        // Only the cursor moved: no job changed.
+                        partition.heads = heads;
+                    } else {
+                        *partition = Partition::load(&self.store, &self.keys, number).await?;
+                    }
+                }
+            }
+        }
+        Err(busy())
+    }
+
+    fn plan_group(
+        &self,
+        partition: &Partition,
+        group: &[Wanted<'_>],
+    ) -> Result<(Vec<Change>, ApplyReport), ControlError> {
+        let now_ms = self.now_ms();
+        let mut changes = Vec::new();
+        let mut report = ApplyReport::default();
+        for wanted in group {
+            match wanted {
+                Wanted::Put(spec) => {
+                    let current = partition.current(&spec.id);
+                    let (outcome, change) =
+                        change::put(&self.keys, &partition.heads, &current, spec, now_ms)?;
+                    match outcome {
+                        PutOutcome::Created => report.created.push(spec.id.clone()),
+                        PutOutcome::Updated => report.updated.push(spec.id.clone()),
+                        PutOutcome::Unchanged => report.unchanged += 1,
+                    }
+                    changes.extend(change);
+                }
+                Wanted::Delete(id) => {
+                    if let Some(job) = partition.current(id).job {
+                        changes.push(change::delete(&self.keys, &partition.heads, &job, now_ms));
+                        report.deleted.push(id.clone());
+                    }
+                }
+            }
+        }
+        Ok((changes, report))
+    }
+}
+
+impl ApplyReport {
+    fn add(&mut self, part: Self) {
+        self.created.extend(part.created);
+        self.updated.extend(part.updated);
+        self.deleted.extend(part.deleted);
+        self.unchanged += part.unchanged;
+    }
+}
+
+/// Checks everything; one bad job rejects the whole apply.
+fn check(specs: &[JobSpec], now_ms: i64) -> Result<(), ControlError> {
+    let mut findings: Vec<(String, SpecError)> = Vec::new();
+    let mut ids = BTreeSet::new();
+    for spec in specs {
+        if let Err(errors) = spec.check(&Calendars::default(), now_ms) {
+            findings.extend(errors.into_iter().map(|e| (spec.id.clone(), e)));
+        }
+        if !ids.insert(spec.id.as_str()) {
+            let twice = SpecError::new("id", "defined twice").hint("ids are unique");
+            findings.push((spec.id.clone(), twice));
+        }
+        if findings.len() >= MAX_FINDINGS {
+            break;
+        }
+    }
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err(ControlError::Invalid(findings))
+    }
+}

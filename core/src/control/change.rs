@@ -1,0 +1,454 @@
+//! Changes of jobs: pure functions from what was read to what must be required and written.
+//!
+//! Every change requires the job, the partition's `changes` and the cursor as they were read, and
+//! rewrites `changes`: two changes never meet, and none slips between a plan and its commit.
+
+use crate::backend::{Op, Requirement, Revision, Txn, Write};
+use crate::job::record::{
+    ChangesRecord, CursorRecord, GoneRecord, JobRecord, Paused, Position, RunRecord, Segment,
+    SeqRecord, encode,
+};
+use crate::job::run::{RunState, SkipReason};
+use crate::job::spec::{JobSpec, SpecError};
+use crate::job::{Definition, Job};
+use crate::keys::{AttemptKey, Keys};
+use crate::leader::fire::pending;
+use crate::plan::{first_undecided, owed};
+use crate::schedule::ScheduleKind;
+use crate::time::compact;
+
+use super::types::{ControlError, PutOutcome, RunKind};
+
+/// More segments mean that the leader is far behind.
+const MAX_SEGMENTS: usize = 64;
+/// So many values of `at` are remembered.
+const MAX_AT_SEEN: usize = 64;
+
+/// A job as it was read, if it is there.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// The job, if it exists and can be decoded.
+    pub job: Option<Job>,
+    /// Revision of the job's key; present also when the job cannot be decoded.
+    pub modified: Option<Revision>,
+    /// The newest definition under the id, whoever made it: generations never repeat.
+    pub last_generation: u64,
+    /// What is remembered of an earlier life.
+    pub gone: Option<(GoneRecord, Revision)>,
+}
+
+/// The partition as it was read.
+#[derive(Clone, Debug)]
+pub struct Heads {
+    /// The partition.
+    pub partition: u16,
+    /// Its log of changes.
+    pub changes: ChangesRecord,
+    /// Guard.
+    pub changes_revision: Revision,
+    /// How far it is decided.
+    pub cursor: CursorRecord,
+    /// Guard.
+    pub cursor_revision: Revision,
+}
+
+/// What one change requires and writes.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// On top of the heads.
+    pub require: Vec<Requirement>,
+    /// The writes.
+    pub ops: Vec<Op>,
+    /// For the log: the job, and its version afterwards.
+    pub touched: (String, Option<u64>),
+}
+
+/// Several changes of one partition as one transaction.
+#[must_use]
+pub fn transaction(keys: &Keys, heads: &Heads, changes: &[Change]) -> Txn {
+    let mut txn = Txn::new()
+        .require(Requirement::Modified(
+            keys.changes(heads.partition),
+            heads.changes_revision,
+        ))
+        .require(Requirement::Modified(
+            keys.cursor(heads.partition),
+            heads.cursor_revision,
+        ));
+    for change in changes {
+        txn.require.extend(change.require.iter().cloned());
+        txn.ops.extend(change.ops.iter().cloned());
+    }
+    let record = next_changes(heads, changes);
+    txn.put(keys.changes(heads.partition), encode(&record))
+}
+
+/// The log of changes behind `changes`.
+#[must_use]
+pub fn next_changes(heads: &Heads, changes: &[Change]) -> ChangesRecord {
+    ChangesRecord {
+        seq: heads.changes.seq + 1,
+        touched: changes.iter().map(|c| c.touched.clone()).collect(),
+    }
+}
+
+/// When a change takes effect: never inside a window that is being decided.
+fn effective_from(now_ms: i64, cursor: &CursorRecord, record: Option<&JobRecord>) -> i64 {
+    let last = record
+        .and_then(|record| record.segments.last())
+        .map_or(i64::MIN, |segment| segment.from_ms);
+    now_ms.max(cursor.window.until_ms + 1).max(last)
+}
+
+/// Appends a segment, and drops those that are decided to their ends: all of them when nothing is
+/// owed before the new one, so that a job may be edited for ever while its partition is idle.
+fn with_segment(
+    job: Option<&Job>,
+    next: Segment,
+    cursor: &CursorRecord,
+) -> Result<Vec<Segment>, ControlError> {
+    let Some(job) = job.filter(|job| owed(job, cursor, next.from_ms).is_some()) else {
+        return Ok(vec![next]);
+    };
+    let mut all: Vec<Segment> = job
+        .record
+        .segments
+        .iter()
+        .filter(|segment| segment.from_ms < next.from_ms)
+        .copied()
+        .collect();
+    all.push(next);
+    // A segment's last instant lies before the next one's first.
+    let decided = all
+        .windows(2)
+        .take_while(|pair| pair[1].from_ms <= cursor.window.from_ms)
+        .count();
+    all.drain(..decided);
+    if all.len() > MAX_SEGMENTS {
+        return Err(ControlError::Busy(
+            "this job was changed too often while the leader is behind; try again later".into(),
+        ));
+    }
+    Ok(all)
+}
+
+fn version_after(current: &Current) -> u64 {
+    current.job.as_ref().map_or(1, |job| job.record.version + 1)
+}
+
+/// The job's key as it was read.
+fn job_guard(keys: &Keys, heads: &Heads, id: &str, current: &Current) -> Requirement {
+    let key = keys.job(heads.partition, id);
+    match current.modified {
+        Some(modified) => Requirement::Modified(key, modified),
+        None => Requirement::Absent(key),
+    }
+}
+
+/// Creates a job or gives it a new definition; `None` when the definition stands already.
+///
+/// # Errors
+/// [`ControlError::Invalid`] for an `at` that is older than the job's `start_deadline`;
+/// [`ControlError::Busy`] for too many changes at once.
+pub fn put(
+    keys: &Keys,
+    heads: &Heads,
+    current: &Current,
+    spec: &JobSpec,
+    now_ms: i64,
+) -> Result<(PutOutcome, Option<Change>), ControlError> {
+    let id = &spec.id;
+    let partition = heads.partition;
+    let old = current.job.as_ref();
+    if old
+        .and_then(Job::definition)
+        .is_some_and(|d| d.spec == *spec)
+    {
+        return Ok((PutOutcome::Unchanged, None));
+    }
+    let record = old.map(|job| &job.record);
+    let from_ms = effective_from(now_ms, &heads.cursor, record);
+    let generation = 1 + record
+        .map_or(0, |record| record.generation)
+        .max(current.gone.as_ref().map_or(0, |(gone, _)| gone.generation))
+        .max(current.last_generation);
+    let created_ms = record.map_or(now_ms, |record| record.created_ms);
+    let schedule = spec
+        .check(&crate::schedule::Calendars::default(), created_ms)
+        .map_err(|findings| invalid(id, findings))?;
+    let segment = Segment {
+        from_ms,
+        generation,
+        paused: record.is_some_and(|record| record.paused.is_some()),
+    };
+    let mut next = JobRecord {
+        version: version_after(current),
+        generation,
+        created_ms,
+        updated_ms: now_ms,
+        segments: with_segment(old, segment, &heads.cursor)?,
+        paused: record.and_then(|record| record.paused.clone()),
+        at_seen_ms: record.map_or_else(Vec::new, |record| record.at_seen_ms.clone()),
+    };
+
+    let mut change = Change {
+        require: vec![job_guard(keys, heads, id, current)],
+        touched: (id.clone(), Some(next.version)),
+        ..Change::default()
+    };
+    let mut immediate = None;
+    if let ScheduleKind::At(at_ms) = schedule.kind()
+        && spec.enabled
+        && !next.at_seen_ms.contains(&at_ms)
+    {
+        next.at_seen_ms.push(at_ms);
+        let surplus = next.at_seen_ms.len().saturating_sub(MAX_AT_SEEN);
+        next.at_seen_ms.drain(..surplus);
+        let owed = old.is_some_and(|job| is_owed(job, &heads.cursor, at_ms));
+        if at_ms < from_ms && !segment.paused && !owed {
+            immediate = Some(past_at(spec, at_ms, now_ms)?);
+        }
+    }
+    if current.modified.is_none() {
+        change
+            .ops
+            .push(Write::put(keys.seq(partition, id), encode(&SeqRecord::default())).into());
+    }
+    let gone = keys.gone(partition, id);
+    match &current.gone {
+        Some((_, revision)) => {
+            change
+                .require
+                .push(Requirement::Modified(gone.clone(), *revision));
+            change.ops.push(Write::delete(gone).into());
+        }
+        None if current.modified.is_none() => change.require.push(Requirement::Absent(gone)),
+        None => {}
+    }
+    change
+        .ops
+        .push(Write::put(keys.job(partition, id), encode(&next)).into());
+    change
+        .ops
+        .push(Write::put(keys.def(partition, id, generation), encode(spec)).into());
+    if let Some(at_ms) = immediate {
+        let job = Job {
+            id: id.as_str().into(),
+            // A new job's uid is the revision of this very transaction, which nobody knows yet.
+            uid: old.map_or(Revision(0), |job| job.uid),
+            modified: Revision(0),
+            record: next,
+            definitions: std::collections::BTreeMap::new(),
+        };
+        let definition = Definition {
+            spec: spec.clone(),
+            schedule,
+        };
+        let run = RunRecord {
+            run: format!("{id}@{}", compact(at_ms)),
+            scheduled_ms: at_ms,
+            ..pending(
+                &job,
+                &definition,
+                generation,
+                RunKind::Scheduled,
+                now_ms,
+                now_ms,
+            )
+        };
+        let key = attempt_key(partition, &run);
+        // The older definition may have fired at this very instant: then it is done, and the
+        // change is made all the same.
+        change.ops.push(Op::Choose {
+            require: vec![
+                Requirement::Absent(keys.run(&key)),
+                Requirement::Absent(keys.done(&key)),
+            ],
+            then: vec![Write::put(keys.run(&key), encode(&run))],
+            otherwise: vec![],
+        });
+    }
+    let outcome = if current.modified.is_some() {
+        PutOutcome::Updated
+    } else {
+        PutOutcome::Created
+    };
+    Ok((outcome, Some(change)))
+}
+
+/// Whether the job's older definitions have this instant, and it is not decided yet: then the
+/// leader decides it.
+fn is_owed(job: &Job, cursor: &CursorRecord, at_ms: i64) -> bool {
+    let before = Position::end_of(at_ms.saturating_sub(1));
+    first_undecided(job, &cursor.position.clone().max(before)) == Some(at_ms)
+}
+
+/// An `at` that has passed fires at once, unless it is older than the job allows.
+fn past_at(spec: &JobSpec, at_ms: i64, now_ms: i64) -> Result<i64, ControlError> {
+    match spec.start_deadline {
+        Some(deadline) if now_ms - at_ms > deadline.ms_i64() => Err(invalid(
+            &spec.id,
+            vec![
+                SpecError::new(
+                    "schedule.at",
+                    "this instant has passed longer ago than `start_deadline` allows",
+                )
+                .hint("give a later instant, or leave `start_deadline` out to run it at once"),
+            ],
+        )),
+        _ => Ok(at_ms),
+    }
+}
+
+fn invalid(job: &str, findings: Vec<SpecError>) -> ControlError {
+    ControlError::Invalid(findings.into_iter().map(|f| (job.to_owned(), f)).collect())
+}
+
+fn attempt_key(partition: u16, run: &RunRecord) -> AttemptKey {
+    AttemptKey {
+        partition,
+        job: run.job.clone(),
+        run: run.run.clone(),
+        attempt: run.attempt,
+    }
+}
+
+/// Holds a job. What it still owes is skipped in the same transaction, so that nothing of it is
+/// created afterwards. `None` when it is paused already.
+#[must_use]
+pub fn pause(
+    keys: &Keys,
+    heads: &Heads,
+    job: &Job,
+    reason: Option<String>,
+    now_ms: i64,
+) -> Option<Change> {
+    if job.record.paused.is_some() {
+        return None;
+    }
+    let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
+    let mut change = hold(keys, heads, job, from_ms, SkipReason::Paused, now_ms);
+    let next = JobRecord {
+        version: job.record.version + 1,
+        updated_ms: now_ms,
+        segments: vec![Segment {
+            from_ms,
+            generation: job.record.generation,
+            paused: true,
+        }],
+        paused: Some(Paused {
+            since_ms: now_ms,
+            reason,
+        }),
+        ..job.record.clone()
+    };
+    rewrite(&mut change, keys, heads, job, &next);
+    Some(change)
+}
+
+/// Lets a job fire again, from now on. `None` when it is not paused.
+///
+/// # Errors
+/// [`ControlError::Busy`] for too many changes at once.
+pub fn resume(
+    keys: &Keys,
+    heads: &Heads,
+    job: &Job,
+    now_ms: i64,
+) -> Result<Option<Change>, ControlError> {
+    if job.record.paused.is_none() {
+        return Ok(None);
+    }
+    let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
+    let segment = Segment {
+        from_ms,
+        generation: job.record.generation,
+        paused: false,
+    };
+    let next = JobRecord {
+        version: job.record.version + 1,
+        updated_ms: now_ms,
+        segments: with_segment(Some(job), segment, &heads.cursor)?,
+        paused: None,
+        ..job.record.clone()
+    };
+    let mut change = Change::default();
+    rewrite(&mut change, keys, heads, job, &next);
+    Ok(Some(change))
+}
+
+/// Deletes a job. What it still owes is skipped in the same transaction; runs that exist go on.
+#[must_use]
+pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
+    let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
+    let mut change = hold(keys, heads, job, from_ms, SkipReason::Deleted, now_ms);
+    let partition = heads.partition;
+    let gone = GoneRecord {
+        generation: job.record.generation,
+        deleted_ms: now_ms,
+    };
+    change.require.push(Requirement::Modified(
+        keys.job(partition, &job.id),
+        job.modified,
+    ));
+    change
+        .ops
+        .push(Write::delete(keys.job(partition, &job.id)).into());
+    change
+        .ops
+        .push(Write::delete(keys.seq(partition, &job.id)).into());
+    change
+        .ops
+        .push(Write::put(keys.gone(partition, &job.id), encode(&gone)).into());
+    change.touched = (job.id.to_string(), None);
+    change
+}
+
+/// One skip record for all that the job still owes before `from_ms`.
+fn hold(
+    keys: &Keys,
+    heads: &Heads,
+    job: &Job,
+    from_ms: i64,
+    reason: SkipReason,
+    now_ms: i64,
+) -> Change {
+    let mut change = Change::default();
+    let (Some((first_ms, last_ms, count)), Some(definition)) =
+        (owed(job, &heads.cursor, from_ms), job.definition())
+    else {
+        return change;
+    };
+    let record = RunRecord {
+        run: format!("{}@{}", job.id, compact(last_ms)),
+        attempt: 0,
+        scheduled_ms: last_ms,
+        state: RunState::Skipped,
+        skipped: Some(reason),
+        ended_ms: Some(now_ms),
+        stands_for: count,
+        stands_from_ms: (count > 1).then_some(first_ms),
+        ..pending(
+            job,
+            definition,
+            job.record.generation,
+            RunKind::Scheduled,
+            now_ms,
+            now_ms,
+        )
+    };
+    let key = attempt_key(heads.partition, &record);
+    change
+        .ops
+        .push(Write::put(keys.done(&key), encode(&record)).into());
+    change
+}
+
+fn rewrite(change: &mut Change, keys: &Keys, heads: &Heads, job: &Job, next: &JobRecord) {
+    let key = keys.job(heads.partition, &job.id);
+    change
+        .require
+        .push(Requirement::Modified(key.clone(), job.modified));
+    change.ops.push(Write::put(key, encode(next)).into());
+    change.touched = (job.id.to_string(), Some(next.version));
+}

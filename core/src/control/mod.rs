@@ -1,0 +1,101 @@
+//! What operators do: define, pause, trigger, cancel, look.
+//!
+//! Everything here talks to the store and to nothing else, so any node can answer, leader or not.
+//! Every operation is one guarded transaction that is planned anew after a conflict and sent again
+//! as it was after an unknown outcome: it happens once or not at all.
+
+mod apply;
+pub mod change;
+mod jobs;
+mod objects;
+mod read;
+mod runs;
+mod status;
+pub mod types;
+
+use std::sync::Arc;
+
+use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
+use crate::bootstrap::read_meta;
+use crate::clock::{ClockState, FireClock};
+use crate::env::SharedEnv;
+use crate::keys::{Keys, partition_of};
+use crate::recipe::retry::Store;
+
+pub use types::{
+    ApplyReport, ControlError, JobObject, JobState, NodeObject, PageOf, PausedObject, PutOutcome,
+    RunFilter, RunKind, RunObject, StatusObject,
+};
+
+/// What must be true of a job for a put to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMatch {
+    /// It does not exist.
+    Absent,
+    /// It stands at this revision ([`JobObject::revision`]).
+    Revision(u64),
+}
+
+/// The operators' door.
+#[derive(Clone, Debug)]
+pub struct Control {
+    store: Store,
+    keys: Keys,
+    clock: Arc<FireClock>,
+}
+
+/// Longest wait for an answer of the store.
+const CALL_MS: u64 = 2_000;
+/// A person waits no longer than this for an operation to settle.
+const SETTLE_MS: u64 = 10_000;
+/// An operation is planned anew so often; a partition that fires every second conflicts now and
+/// then, never this often in a row.
+const MAX_CONFLICTS: u32 = 50;
+/// As a node's: a change must not take effect in a future that a stepped clock shows.
+const CLOCK_SKEW_MS: u64 = 2_000;
+
+impl Control {
+    /// Operations on a namespace.
+    #[must_use]
+    pub fn new(backend: Arc<dyn CoordinationBackend>, env: SharedEnv, namespace: &str) -> Self {
+        Self {
+            clock: Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS)),
+            store: Store::new(backend, env, CALL_MS),
+            keys: Keys::new(namespace),
+        }
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    async fn meta(&self) -> Result<crate::job::record::Meta, ControlError> {
+        read_meta(&self.store, &self.keys).await?.ok_or_else(|| {
+            ControlError::Store(BackendError::Unavailable(
+                "the namespace does not exist yet: no node has started".into(),
+            ))
+        })
+    }
+
+    async fn partition(&self, job: &str) -> Result<u16, ControlError> {
+        Ok(partition_of(job, self.meta().await?.partitions))
+    }
+
+    /// Sends a transaction until it is settled, or a person has waited long enough.
+    async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
+        if let ClockState::Held {
+            step_ms,
+            needs_person: true,
+        } = self.clock.state()
+        {
+            return Err(ControlError::Busy(format!(
+                "the clock of this node stepped by {step_ms} ms; set it right and restart the node, or use another one"
+            )));
+        }
+        Ok(self.store.settle_within(txn, SETTLE_MS).await?)
+    }
+}
+
+fn busy() -> ControlError {
+    ControlError::Busy("too much changes at once; try again".into())
+}

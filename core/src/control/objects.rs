@@ -1,0 +1,81 @@
+//! Records as operators see them.
+
+use crate::job::Job;
+use crate::job::record::RunRecord;
+use crate::plan::first_undecided;
+use crate::schedule::ScheduleKind;
+use crate::time::rfc3339_ms;
+
+use super::types::{JobObject, JobState, PausedObject, RunObject};
+
+/// `None` when the definition in force cannot be decoded.
+pub(super) fn job_object(job: &Job, active_runs: usize, now_ms: i64) -> Option<JobObject> {
+    let definition = job.definition()?;
+    let record = &job.record;
+    let schedule = &definition.schedule;
+    let behind_now = crate::job::record::Position::end_of(now_ms);
+    let next_ms = first_undecided(job, &behind_now).filter(|_| record.paused.is_none());
+    let state = if record.paused.is_some() {
+        JobState::Paused
+    } else if !definition.spec.enabled {
+        JobState::Disabled
+    } else if schedule.kind() == ScheduleKind::OnDemand {
+        JobState::OnDemand
+    } else if next_ms.is_none() {
+        JobState::Exhausted
+    } else {
+        JobState::Active
+    };
+    let last_ms = schedule
+        .previous(now_ms.saturating_add(1))
+        .map(|o| o.at_ms)
+        .filter(|at| *at >= record.created_ms);
+    Some(JobObject {
+        spec: definition.spec.clone(),
+        generation: record.generation,
+        revision: job.modified.0,
+        state,
+        paused: record.paused.as_ref().map(|paused| PausedObject {
+            since: rfc3339_ms(paused.since_ms),
+            reason: paused.reason.clone(),
+        }),
+        created_at: rfc3339_ms(record.created_ms),
+        updated_at: rfc3339_ms(record.updated_ms),
+        next_at: next_ms.map(rfc3339_ms),
+        last_at: last_ms.map(rfc3339_ms),
+        active_runs: active_runs as u64,
+    })
+}
+
+pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> RunObject {
+    let reason = record
+        .failed
+        .map(|reason| reason.as_str())
+        .or(record.skipped.map(|reason| reason.as_str()));
+    RunObject {
+        run_id: record.run.clone(),
+        job_id: record.job.clone(),
+        kind: record.kind,
+        scheduled_at: rfc3339_ms(record.scheduled_ms),
+        state: record.state,
+        reason: reason.map(str::to_owned),
+        attempt: record.attempt,
+        shard: None,
+        node: record.owner.as_ref().map(|owner| owner.node.clone()),
+        fencing_token: record.token.map(|token| token.to_string()),
+        created_at: rfc3339_ms(record.created_ms),
+        locked_at: record.locked_ms.map(rfc3339_ms),
+        started_at: record.started_ms.map(rfc3339_ms),
+        ended_at: record.ended_ms.map(rfc3339_ms),
+        not_before: (record.not_before_ms > record.scheduled_ms.max(record.created_ms))
+            .then(|| rfc3339_ms(record.not_before_ms)),
+        exit_code: record.exit_code,
+        error: record.error.clone(),
+        output_tail: record.output_tail.clone(),
+        output_truncated: record.output_truncated,
+        stands_for: record.stands_for,
+        stands_from: record.stands_from_ms.map(rfc3339_ms),
+        trace_id: record.trace_id(),
+        late_result,
+    }
+}

@@ -1,0 +1,102 @@
+//! The cluster at a glance.
+
+use crate::job::record::{LeaderRecord, NodeRecord, RunRecord, decode};
+use crate::job::run::{Owner, RunState};
+use crate::leader::partition::Partition;
+use crate::plan::first_undecided;
+use crate::time::rfc3339_ms;
+
+use super::Control;
+use super::types::{ControlError, NodeObject, StatusObject};
+
+/// An instant is overdue when it is not decided so long after its time.
+const OVERDUE_MS: i64 = 1_000;
+const COUNT_LIMIT: u64 = 10_000;
+
+impl Control {
+    /// Leader, nodes, counts. Reads every job: for people and their dashboards, not for loops.
+    ///
+    /// # Errors
+    /// [`ControlError::Store`].
+    pub async fn status(&self, store: String) -> Result<StatusObject, ControlError> {
+        let meta = self.meta().await?;
+        let leader_entry = self.store.get(&self.keys.leader()).await?;
+        let term = leader_entry.as_ref().map(|entry| entry.created.0);
+        let leader: Option<Owner> = leader_entry
+            .and_then(|entry| decode::<LeaderRecord>(&entry.value).ok())
+            .map(|record| record.owner);
+        let nodes = self.nodes(leader.as_ref()).await?;
+
+        let (runs, _) = self.store.list(&self.keys.runs(), None).await?;
+        let mut counts = [0_u64; 3];
+        for record in runs
+            .iter()
+            .filter_map(|e| decode::<RunRecord>(&e.value).ok())
+        {
+            match record.state {
+                RunState::Pending => counts[0] += 1,
+                RunState::Locked => counts[1] += 1,
+                RunState::Running => counts[2] += 1,
+                _ => {}
+            }
+        }
+        let (jobs, undecided_instants, cursor_lag_ms) = self.backlog(meta.partitions).await?;
+        Ok(StatusObject {
+            store,
+            cluster_id: meta.cluster_id,
+            leader: leader.map(|owner| owner.node),
+            term,
+            nodes,
+            jobs,
+            pending: counts[0],
+            locked: counts[1],
+            running: counts[2],
+            undecided_instants,
+            cursor_lag_ms,
+        })
+    }
+
+    async fn nodes(&self, leader: Option<&Owner>) -> Result<Vec<NodeObject>, ControlError> {
+        let (entries, _) = self.store.list(&self.keys.nodes(), None).await?;
+        Ok(entries
+            .iter()
+            .filter_map(|entry| {
+                let (node, incarnation) = self.keys.parse_node(&entry.key)?;
+                let record: NodeRecord = decode(&entry.value).ok()?;
+                let owner = Owner { node, incarnation };
+                Some(NodeObject {
+                    leader: leader == Some(&owner),
+                    node: owner.node,
+                    incarnation: owner.incarnation,
+                    slots: record.slots,
+                    queues: record.queues,
+                    handlers: record.handlers,
+                    since: rfc3339_ms(record.since_ms),
+                    address: record.address,
+                })
+            })
+            .collect())
+    }
+
+    /// Jobs, overdue instants, and the age of the oldest of them.
+    async fn backlog(&self, partitions: u16) -> Result<(u64, u64, u64), ControlError> {
+        let overdue = self.now_ms() - OVERDUE_MS;
+        let (mut jobs, mut count, mut oldest) = (0, 0, None::<i64>);
+        for number in 0..partitions {
+            let partition = Partition::load(&self.store, &self.keys, number).await?;
+            jobs += partition.jobs.len() as u64;
+            for job in partition.jobs.values() {
+                let mut position = partition.cursor.position.clone();
+                while count < COUNT_LIMIT
+                    && let Some(at) = first_undecided(job, &position).filter(|at| *at <= overdue)
+                {
+                    count += 1;
+                    oldest = Some(oldest.map_or(at, |oldest| oldest.min(at)));
+                    position = crate::job::record::Position::end_of(at);
+                }
+            }
+        }
+        let lag = oldest.map_or(0, |oldest| self.now_ms() - oldest);
+        Ok((jobs, count, u64::try_from(lag).unwrap_or(0)))
+    }
+}

@@ -1,0 +1,254 @@
+//! What operators see: jobs, runs and the cluster as plain data, with the names of the JSON API.
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::BackendError;
+use crate::job::run::RunState;
+use crate::job::spec::{JobSpec, SpecError};
+
+/// A run, as it appears everywhere in JSON. Times are RFC 3339 in UTC with milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunObject {
+    /// Names the fire; the same for all its attempts.
+    pub run_id: String,
+    /// The job.
+    pub job_id: String,
+    /// Where it came from.
+    pub kind: RunKind,
+    /// The instant it stands for.
+    pub scheduled_at: String,
+    /// Where it stands.
+    pub state: RunState,
+    /// Why it failed or was skipped.
+    pub reason: Option<String>,
+    /// Counts from 1; 0 for a skip record.
+    pub attempt: u32,
+    /// Index of a part of a fan-out run.
+    pub shard: Option<u32>,
+    /// The node that has or had it.
+    pub node: Option<String>,
+    /// Decimal, as text: JSON numbers are not exact beyond 2^53.
+    pub fencing_token: Option<String>,
+    /// When the decision was made.
+    pub created_at: String,
+    /// When a worker claimed it.
+    pub locked_at: Option<String>,
+    /// When it became RUNNING.
+    pub started_at: Option<String>,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// A retry waits until then.
+    pub not_before: Option<String>,
+    /// Exit status of a command that exited by itself.
+    pub exit_code: Option<i32>,
+    /// For people.
+    pub error: Option<String>,
+    /// The end of the output.
+    pub output_tail: Option<String>,
+    /// Whether there was more output.
+    pub output_truncated: bool,
+    /// How many instants this record decides (1 but for misfires and skipped ranges).
+    pub stands_for: u64,
+    /// The first of them, when there are several.
+    pub stands_from: Option<String>,
+    /// 32 hex digits.
+    pub trace_id: String,
+    /// A result that arrived after the run had been decided otherwise.
+    pub late_result: Option<String>,
+}
+
+/// Where a run came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunKind {
+    /// An instant of the schedule.
+    #[default]
+    Scheduled,
+    /// Somebody triggered it.
+    Manual,
+    /// A past instant, by request.
+    Backfill,
+    /// A person repeated a run.
+    Retry,
+    /// Another job's success.
+    Chained,
+    /// A part of a fan-out run.
+    Shard,
+}
+
+/// A job, as it appears everywhere in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobObject {
+    /// The definition in force.
+    pub spec: JobSpec,
+    /// Version of the definition; grows with each edit.
+    pub generation: u64,
+    /// Changes with every change of the job; what `If-Match` compares.
+    pub revision: u64,
+    /// `active`, `paused`, `disabled`, or `exhausted` (no instant is left).
+    pub state: JobState,
+    /// Why and since when it is paused.
+    pub paused: Option<PausedObject>,
+    /// When the job was made.
+    pub created_at: String,
+    /// When it was last changed.
+    pub updated_at: String,
+    /// Its next instant after now; `None` when there is none or the job is paused.
+    pub next_at: Option<String>,
+    /// Its last instant before now.
+    pub last_at: Option<String>,
+    /// Runs that are not finished.
+    pub active_runs: u64,
+}
+
+/// Whether a job fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It fires.
+    Active,
+    /// An operator holds it.
+    Paused,
+    /// Its file says `enabled: false`.
+    Disabled,
+    /// No instant is left.
+    Exhausted,
+    /// It has no schedule.
+    OnDemand,
+}
+
+/// A pause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PausedObject {
+    /// Since when.
+    pub since: String,
+    /// What was said.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// What a put did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PutOutcome {
+    /// The job is new.
+    Created,
+    /// The job has a new definition.
+    Updated,
+    /// The definition stood already; nothing was written.
+    Unchanged,
+}
+
+/// What an apply did (or, in a dry run, would do), job ids in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyReport {
+    /// New jobs.
+    pub created: Vec<String>,
+    /// Jobs with a new definition.
+    pub updated: Vec<String>,
+    /// How many stood already.
+    pub unchanged: usize,
+    /// Jobs deleted because the file no longer has them (`--prune`).
+    pub deleted: Vec<String>,
+}
+
+/// Which runs to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFilter {
+    /// Only this job's.
+    pub job: Option<String>,
+    /// Only in one of these states; empty: all.
+    #[serde(default)]
+    pub states: Vec<RunState>,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PageOf<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Hand this in to get the next page; `None`: that was all.
+    pub next_cursor: Option<String>,
+}
+
+/// The cluster at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusObject {
+    /// The store's name and version.
+    pub store: String,
+    /// Identity of the cluster's data.
+    pub cluster_id: String,
+    /// The node that leads, if one does.
+    pub leader: Option<String>,
+    /// Revision at which it took the lead.
+    pub term: Option<u64>,
+    /// Live nodes.
+    pub nodes: Vec<NodeObject>,
+    /// How many jobs there are.
+    pub jobs: u64,
+    /// Unfinished runs by state.
+    pub pending: u64,
+    /// See `pending`.
+    pub locked: u64,
+    /// See `pending`.
+    pub running: u64,
+    /// Instants that are due but not decided yet: 0 when healthy. Counts to 10,000.
+    pub undecided_instants: u64,
+    /// Age of the oldest of them in milliseconds.
+    pub cursor_lag_ms: u64,
+}
+
+/// A live node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeObject {
+    /// Its id.
+    pub node: String,
+    /// Which life of it.
+    pub incarnation: String,
+    /// Whether it leads.
+    pub leader: bool,
+    /// How many runs it takes at once.
+    pub slots: u32,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// The handlers it has.
+    pub handlers: Vec<String>,
+    /// Since when it is there.
+    pub since: String,
+    /// Where its API listens, if it has one.
+    pub address: Option<String>,
+}
+
+/// Why an operation was not done. Each kind is something the caller acts on differently.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The definitions are not valid; nothing was written.
+    #[error("{}", first_finding(.0))]
+    Invalid(Vec<(String, SpecError)>),
+    /// There is no such job or run.
+    #[error("{0}")]
+    NotFound(String),
+    /// The thing is not in a state that allows it, or changed meanwhile.
+    #[error("{0}")]
+    Conflict(String),
+    /// The store is away or did not answer in time; the operation was done once or not at all.
+    #[error("the store is not reachable: {0}")]
+    Store(BackendError),
+    /// Too much is asked at once; try again later.
+    #[error("{0}")]
+    Busy(String),
+}
+
+fn first_finding(findings: &[(String, SpecError)]) -> String {
+    match findings {
+        [] => "invalid".into(),
+        [(job, finding)] => format!("{job}: {finding}"),
+        [(job, finding), rest @ ..] => format!("{job}: {finding} (and {} more)", rest.len()),
+    }
+}
+
+impl From<BackendError> for ControlError {
+    fn from(error: BackendError) -> Self {
+        Self::Store(error)
+    }
+}

@@ -1,0 +1,180 @@
+//! What runs: handlers written in Rust, and the seam behind which commands are executed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::cancel::{CancelToken, StopCause};
+use crate::job::run::FailReason;
+use crate::recipe::session::Trust;
+
+/// Proof of order for whatever the run writes to: strictly increasing over the attempts of a job
+/// and over the whole namespace. A receiver that keeps the largest token it has seen and refuses
+/// smaller ones is safe from a worker that was paused and wakes late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(pub u64);
+
+impl FencingToken {
+    /// `epoch x 2^56 + revision x 2^7 + place`: the place tells runs of one batch apart, the epoch
+    /// keeps the order across a restored store, whose revisions repeat.
+    #[must_use]
+    pub fn new(epoch: u8, running_revision: u64, place: u8) -> Self {
+        Self((u64::from(epoch) << 56) | (running_revision << 7) | u64::from(place & 0x7f))
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a run knows of itself.
+#[derive(Clone, Debug)]
+pub struct RunContext {
+    /// The job.
+    pub job_id: String,
+    /// The fire; the same for all its attempts, so it serves as idempotency key.
+    pub run_id: String,
+    /// Counts from 1.
+    pub attempt: u32,
+    /// The instant that this run stands for, in Unix milliseconds. For a run on demand, the
+    /// moment of the request.
+    pub scheduled_at_ms: i64,
+    /// Pass it along with every write to other systems.
+    pub fencing_token: FencingToken,
+    /// The job's payload, or the one given with the trigger.
+    pub payload: serde_json::Value,
+    /// 32 hex digits, to join logs and traces.
+    pub trace_id: String,
+    /// Time limit of the execution in milliseconds.
+    pub timeout_ms: u64,
+    /// How long a run that was told to stop may take before it is stopped by force.
+    pub kill_grace_ms: u64,
+    /// Fires when the run should stop.
+    pub cancel: CancelToken,
+    /// Present when the run must not outlive its worker's session, because somebody could start
+    /// it again beside this one.
+    pub fence: Option<Trust>,
+}
+
+/// The error of a handler: anything that can be shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct HandlerError(pub String);
+
+/// User code in Rust. Implemented for every `async fn(RunContext) -> Result<(), E>` whose error
+/// can be shown.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Does the work. Should return soon after `ctx.cancel` fires; it is dropped after
+    /// `ctx.kill_grace_ms`. A panic ends the run as FAILED / `panic`, nothing else.
+    async fn run(&self, ctx: RunContext) -> Result<(), HandlerError>;
+}
+
+#[async_trait]
+impl<F, R, E> Handler for F
+where
+    F: Fn(RunContext) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display,
+{
+    async fn run(&self, ctx: RunContext) -> Result<(), HandlerError> {
+        self(ctx).await.map_err(|e| HandlerError(e.to_string()))
+    }
+}
+
+/// How an execution ended, with what is kept of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Execution {
+    /// `None`: it ended well.
+    pub failure: Option<Failure>,
+    /// Exit status of a command that exited by itself.
+    pub exit_code: Option<i32>,
+    /// The end of the output, as text.
+    pub output_tail: Option<String>,
+    /// Whether `output_tail` is less than everything.
+    pub output_truncated: bool,
+}
+
+/// Why an execution did not end well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The kind.
+    pub reason: FailReason,
+    /// For people.
+    pub message: String,
+}
+
+impl Execution {
+    /// It ended well.
+    #[must_use]
+    pub fn success() -> Self {
+        Self::default()
+    }
+
+    /// It did not.
+    #[must_use]
+    pub fn failed(reason: FailReason, message: impl Into<String>) -> Self {
+        Self {
+            failure: Some(Failure {
+                reason,
+                message: message.into(),
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// It was stopped from outside.
+    #[must_use]
+    pub fn stopped(cause: StopCause, message: impl Into<String>) -> Self {
+        let reason = match cause {
+            StopCause::Cancelled => FailReason::Cancelled,
+            StopCause::Timeout => FailReason::Timeout,
+            StopCause::Fenced => FailReason::Fenced,
+        };
+        Self::failed(reason, message)
+    }
+}
+
+/// Executes commands. `core` knows no processes; the server brings this.
+#[async_trait]
+pub trait CommandExecutor: Send + Sync + 'static {
+    /// Whether this node may run the command; the reason if not.
+    fn allows(&self, command: &CommandLine) -> Result<(), String>;
+
+    /// Runs the command and waits for it, its output and its whole process group to end. Heeds
+    /// `ctx.cancel` (ask, wait `ctx.kill_grace_ms`, kill) and `ctx.fence`. Never panics for a
+    /// command that cannot be started: that is an [`Execution`] with [`FailReason::Error`].
+    async fn execute(&self, ctx: RunContext, command: CommandLine) -> Execution;
+}
+
+/// A command to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandLine {
+    /// Program and arguments; never a shell string.
+    pub argv: Vec<String>,
+    /// Added to the clean environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The handlers and the command executor of a node.
+#[derive(Clone, Default)]
+pub struct Executors {
+    /// Handlers by name.
+    pub handlers: BTreeMap<String, Arc<dyn Handler>>,
+    /// What runs commands, if this node does.
+    pub commands: Option<Arc<dyn CommandExecutor>>,
+}
+
+impl fmt::Debug for Executors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executors")
+            .field("handlers", &self.handlers.keys())
+            .field("commands", &self.commands.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,281 @@
+//! Steps of the run state machine as guarded transactions.
+//!
+//! Each consumes the record that it was planned from, so it applies at most once however often it
+//! is delivered, and a conflict on that record is final: somebody else took the step first.
+
+use crate::backend::{Entry, Op, Requirement, Revision, Txn, Write};
+use crate::handler::{Execution, FencingToken};
+use crate::keys::{AttemptKey, Keys};
+
+use super::record::{RunRecord, decode, encode};
+use super::run::{
+    Ending, FailReason, IllegalTransition, Owner, Phase, RunEvent, RunState, transition,
+};
+use super::spec::{JobSpec, OnLost};
+
+/// An attempt as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// Which.
+    pub key: AttemptKey,
+    /// Its record.
+    pub record: RunRecord,
+    /// The revision of the record: the guard of the next step.
+    pub modified: Revision,
+}
+
+impl Attempt {
+    /// An entry under `run/`; `None` when it is no attempt or cannot be decoded.
+    #[must_use]
+    pub fn read(keys: &Keys, entry: &Entry) -> Option<Self> {
+        let key = keys.parse_attempt(&entry.key)?;
+        let mut record: RunRecord = match decode(&entry.value) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(run = key.run, %error, "this run is set aside");
+                return None;
+            }
+        };
+        if record.job_uid == 0 {
+            // Made by the transaction that made its job.
+            record.job_uid = entry.created.0;
+        }
+        Some(Self {
+            key,
+            record,
+            modified: entry.modified,
+        })
+    }
+
+    /// Where it stands. A record that contradicts itself counts as PENDING without an owner only
+    /// in its name: no event but `Abandon` and `Claim` applies to it.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.record.phase().unwrap_or(Phase::Pending)
+    }
+
+    /// The fencing token of a RUNNING attempt: its record was last written when it became so.
+    #[must_use]
+    pub fn token(&self, epoch: u8) -> Option<FencingToken> {
+        (self.record.state == RunState::Running)
+            .then(|| FencingToken::new(epoch, self.modified.0, self.record.place.unwrap_or(0)))
+    }
+
+    fn guard(&self, keys: &Keys) -> Txn {
+        Txn::new().require(Requirement::Modified(keys.run(&self.key), self.modified))
+    }
+}
+
+/// A worker with a live session takes the attempt. (The session is the guard of the batch.)
+///
+/// # Errors
+/// [`IllegalTransition`] when the attempt is not PENDING.
+pub fn claim(
+    keys: &Keys,
+    attempt: &Attempt,
+    owner: &Owner,
+    now_ms: i64,
+) -> Result<(Txn, RunRecord), IllegalTransition> {
+    transition(&attempt.phase(), &RunEvent::Claim(owner.clone()))?;
+    let record = RunRecord {
+        state: RunState::Locked,
+        owner: Some(owner.clone()),
+        locked_ms: Some(now_ms),
+        ..attempt.record.clone()
+    };
+    Ok((rewrite(keys, attempt, &record), record))
+}
+
+/// The owner is about to start the user's code; not if somebody wants the run ended. At
+/// `deadline_ms` the leader ends the attempt for a worker that is wedged.
+///
+/// # Errors
+/// [`IllegalTransition`] when the attempt is not LOCKED by `owner`.
+pub fn start(
+    keys: &Keys,
+    attempt: &Attempt,
+    owner: &Owner,
+    place: u8,
+    now_ms: i64,
+    deadline_ms: i64,
+) -> Result<(Txn, RunRecord), IllegalTransition> {
+    transition(&attempt.phase(), &RunEvent::Start(owner.clone()))?;
+    let record = RunRecord {
+        state: RunState::Running,
+        started_ms: Some(now_ms),
+        deadline_ms,
+        place: Some(place),
+        ..attempt.record.clone()
+    };
+    let txn =
+        rewrite(keys, attempt, &record).require(Requirement::Absent(keys.cancel(&attempt.key.run)));
+    Ok((txn, record))
+}
+
+/// LOCKED goes back to PENDING: its owner declines, or is gone. Nothing has run.
+///
+/// # Errors
+/// [`IllegalTransition`] when the attempt is not LOCKED.
+pub fn give_back(
+    keys: &Keys,
+    attempt: &Attempt,
+    event: &RunEvent,
+) -> Result<Txn, IllegalTransition> {
+    transition(&attempt.phase(), event)?;
+    let record = RunRecord {
+        state: RunState::Pending,
+        owner: None,
+        locked_ms: None,
+        ..attempt.record.clone()
+    };
+    Ok(rewrite(keys, attempt, &record))
+}
+
+fn rewrite(keys: &Keys, attempt: &Attempt, record: &RunRecord) -> Txn {
+    attempt
+        .guard(keys)
+        .put(keys.run(&attempt.key), encode(record))
+}
+
+/// What is known at the end of an attempt.
+#[derive(Clone, Debug, Default)]
+pub struct End<'a> {
+    /// When.
+    pub now_ms: i64,
+    /// Tells this write from another's.
+    pub nonce: u64,
+    /// The namespace's epoch, for the fencing token.
+    pub epoch: u8,
+    /// What the execution left.
+    pub execution: Option<&'a Execution>,
+    /// For people, when there was no execution.
+    pub error: Option<String>,
+    /// The definition that the run follows; without it there is no retry.
+    pub spec: Option<&'a JobSpec>,
+}
+
+/// Ends an attempt: its record moves from `run/` to `done/`, and a retry, if the policy has one,
+/// is created in the same transaction (unless somebody wants the run ended, or the job is gone).
+///
+/// # Errors
+/// [`IllegalTransition`] when the diagram has no such edge.
+pub fn end(
+    keys: &Keys,
+    attempt: &Attempt,
+    event: &RunEvent,
+    end: &End<'_>,
+) -> Result<Txn, IllegalTransition> {
+    let phase = transition(&attempt.phase(), event)?;
+    let (state, failed) = match phase {
+        Phase::Success => (RunState::Success, None),
+        Phase::Failed(reason) => (RunState::Failed, Some(reason)),
+        Phase::Pending | Phase::Locked(_) | Phase::Running(_) => {
+            return Err(IllegalTransition::WrongState {
+                state: attempt.record.state,
+                event: event.name(),
+            });
+        }
+    };
+    let execution = end.execution;
+    let record = RunRecord {
+        state,
+        failed,
+        ended_ms: Some(end.now_ms),
+        token: attempt.token(end.epoch).map(|token| token.0),
+        exit_code: execution.and_then(|e| e.exit_code),
+        error: execution
+            .and_then(|e| e.failure.as_ref())
+            .map(|f| f.message.clone())
+            .or_else(|| end.error.clone()),
+        output_tail: execution.and_then(|e| e.output_tail.clone()),
+        output_truncated: execution.is_some_and(|e| e.output_truncated),
+        nonce: end.nonce,
+        ..attempt.record.clone()
+    };
+    let mut txn = attempt
+        .guard(keys)
+        .require(Requirement::Absent(keys.done(&attempt.key)))
+        .delete(keys.run(&attempt.key))
+        .put(keys.done(&attempt.key), encode(&record));
+
+    let cancel = keys.cancel(&attempt.key.run);
+    match retry(&record, end) {
+        Some(next) => {
+            let key = AttemptKey {
+                attempt: next.attempt,
+                ..attempt.key.clone()
+            };
+            txn = txn.op(Op::Choose {
+                require: vec![
+                    Requirement::Absent(cancel.clone()),
+                    Requirement::Created(
+                        keys.job(key.partition, &key.job),
+                        Revision(record.job_uid),
+                    ),
+                ],
+                then: vec![Write::put(keys.run(&key), encode(&next))],
+                otherwise: vec![Write::delete(cancel)],
+            });
+        }
+        None => txn = txn.delete(cancel),
+    }
+    Ok(txn)
+}
+
+/// The attempt that follows one that ended as `ended`, if the policy has one.
+fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
+    let spec = end.spec?;
+    let reason = ended.failed?;
+    let attempt = ended.attempt + 1;
+    let unstarted = ended.unstarted + u32::from(reason == FailReason::NotStarted);
+    // Executions are what counts: those so far, and the next one.
+    let execution = attempt.saturating_sub(unstarted);
+    let more = execution <= spec.attempts();
+    let (wanted, wait_ms) = match reason {
+        // Nothing has run, so nothing was used up: another attempt, whatever the policy.
+        FailReason::NotStarted => (true, 0),
+        FailReason::Exit | FailReason::Error | FailReason::Panic | FailReason::Timeout => {
+            (more, spec.backoff_ms(execution))
+        }
+        // It may have done its work, or half of it.
+        FailReason::WorkerLost | FailReason::Fenced => (
+            more && spec.on_lost == OnLost::Retry,
+            spec.backoff_ms(execution),
+        ),
+        FailReason::Cancelled | FailReason::Expired | FailReason::NoHandler => (false, 0),
+    };
+    let not_before_ms = end
+        .now_ms
+        .saturating_add(i64::try_from(wait_ms).unwrap_or(i64::MAX));
+    wanted.then(|| RunRecord {
+        attempt,
+        unstarted,
+        state: RunState::Pending,
+        owner: None,
+        failed: None,
+        not_before_ms,
+        deadline_ms: not_before_ms.saturating_add(spec.unclaimed_after.ms_i64()),
+        created_ms: end.now_ms,
+        locked_ms: None,
+        started_ms: None,
+        ended_ms: None,
+        place: None,
+        token: None,
+        exit_code: None,
+        error: None,
+        output_tail: None,
+        output_truncated: false,
+        nonce: 0,
+        ..ended.clone()
+    })
+}
+
+/// The event that reports an execution.
+#[must_use]
+pub fn finished(owner: &Owner, execution: &Execution) -> RunEvent {
+    let ending = match &execution.failure {
+        None => Ending::Success,
+        Some(failure) => Ending::Failed(failure.reason),
+    };
+    RunEvent::Finish(owner.clone(), ending)
+}

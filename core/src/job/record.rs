@@ -1,0 +1,415 @@
+//! What the store holds, as JSON: readable with any client of the store.
+//!
+//! Every record carries the schema's version. A record of a newer schema is not guessed at: it
+//! fails to decode, and whoever met it sets it aside and says so.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::run::{FailReason, Owner, Phase, RunState, SkipReason};
+use crate::control::types::RunKind;
+
+/// The schema of the records that this version writes and reads.
+pub const SCHEMA: u32 = 1;
+
+/// A record that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot decode the record: {0}")]
+pub struct DecodeError(String);
+
+impl DecodeError {
+    /// A record that is unreadable for this reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+/// The version stands beside the record, so that it can be read when the record cannot.
+#[derive(Serialize, Deserialize)]
+struct Envelope<T> {
+    v: u32,
+    r: T,
+}
+
+/// A record, as bytes: `{"v":1,"r":{..}}`.
+pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    let envelope = Envelope {
+        v: SCHEMA,
+        r: record,
+    };
+    // Our records have text keys and no failing serializers, which is all that can go wrong.
+    serde_json::to_vec(&envelope).unwrap_or_default()
+}
+
+/// A record, from bytes.
+///
+/// # Errors
+/// [`DecodeError`] for what is no record, and for a record of a newer schema.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    let unreadable = |error: serde_json::Error| DecodeError(error.to_string());
+    let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
+    if version.v > SCHEMA {
+        return Err(DecodeError(format!(
+            "it has schema {}, this version knows {SCHEMA}; upgrade this node",
+            version.v
+        )));
+    }
+    let envelope: Envelope<T> = serde_json::from_slice(bytes).map_err(unreadable)?;
+    Ok(envelope.r)
+}
+
+/// Made once for a namespace, together with all cursors and `changes`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Tells the data of one cluster from that of another.
+    pub cluster_id: String,
+    /// Bumped after a restore: keeps fencing tokens in order although revisions repeat.
+    pub epoch: u8,
+    /// How many partitions; fixed for ever.
+    pub partitions: u16,
+    /// The time zone database of the node that made it.
+    pub tzdb: String,
+}
+
+/// Head of a partition's log of job changes. Consumed by every change of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesRecord {
+    /// Counts the changes.
+    pub seq: u64,
+    /// What the last one touched: job, and its version after it (`None`: deleted).
+    pub touched: Vec<(String, Option<u64>)>,
+}
+
+/// A job's template, apart from its definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Counts every change of this record; `changes` names it.
+    pub version: u64,
+    /// The definition in force; grows with each edit and never repeats, not even when the job is
+    /// deleted and made again within a day.
+    pub generation: u64,
+    /// When the job was made, in Unix milliseconds: the anchor of `every`.
+    pub created_ms: i64,
+    /// When it was last changed.
+    pub updated_ms: i64,
+    /// Which definition is in force when, oldest first, never empty.
+    pub segments: Vec<Segment>,
+    /// Present while an operator holds the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
+    /// The values of `at` that are taken care of: their run was created by the change that brought
+    /// them, or their instant lay ahead of it. Each fires once, however the job is edited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_seen_ms: Vec<i64>,
+}
+
+/// An operator's hold on a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Since when.
+    pub since_ms: i64,
+    /// What was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// From `from_ms` (inclusive) until the next segment, this definition is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// First instant, in Unix milliseconds.
+    pub from_ms: i64,
+    /// The definition.
+    pub generation: u64,
+    /// Its instants are decided as SKIPPED / `paused`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+/// What is remembered of a deleted job for a day, so that its generations do not repeat while
+/// runs still name them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoneRecord {
+    /// The last generation.
+    pub generation: u64,
+    /// When it was deleted.
+    pub deleted_ms: i64,
+}
+
+/// A place in a partition's stream of (instant, job). Everything up to and including it is
+/// decided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Position {
+    /// The instant, in Unix milliseconds.
+    pub at_ms: i64,
+    /// The job; [`Position::END`] stands behind every job.
+    pub job: String,
+}
+
+impl Position {
+    /// Sorts behind every job id.
+    pub const END: &'static str = "~";
+
+    /// Behind everything at `at_ms`.
+    #[must_use]
+    pub fn end_of(at_ms: i64) -> Self {
+        Self {
+            at_ms,
+            job: Self::END.into(),
+        }
+    }
+}
+
+/// The stretch of time that is being decided. Fixed by its first decision and finished as it was
+/// opened, whoever leads, so that no policy depends on where a batch was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Everything up to here was decided before.
+    pub from_ms: i64,
+    /// The fire clock when the window was opened.
+    pub until_ms: i64,
+}
+
+/// How far a partition's schedule is decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorRecord {
+    /// Everything up to here is decided.
+    pub position: Position,
+    /// The window last opened; it is finished when `position` stands at its end.
+    pub window: Window,
+}
+
+impl CursorRecord {
+    /// Everything up to `at_ms` is decided, nothing is open.
+    #[must_use]
+    pub fn starting_at(at_ms: i64) -> Self {
+        Self {
+            position: Position::end_of(at_ms),
+            window: Window {
+                from_ms: at_ms,
+                until_ms: at_ms,
+            },
+        }
+    }
+
+    /// Whether decisions of the window are outstanding.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.position < Position::end_of(self.window.until_ms)
+    }
+}
+
+/// A live node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Where its API listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// How many runs it takes at once.
+    pub slots: u32,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// The handlers it has.
+    pub handlers: Vec<String>,
+    /// Whether it runs commands.
+    pub commands: bool,
+    /// Since when, in Unix milliseconds.
+    pub since_ms: i64,
+    /// The time zone database it reckons with.
+    pub tzdb: String,
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderRecord {
+    /// The node and its incarnation.
+    pub owner: Owner,
+    /// Since when, in Unix milliseconds.
+    pub since_ms: i64,
+}
+
+/// The counter that every creation outside the cursor consumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeqRecord {
+    /// How many there were.
+    pub seq: u64,
+}
+
+/// An attempt (under `run/` until it ends, then under `done/`), or a skip record (`done/` only).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The job.
+    pub job: String,
+    /// The fire.
+    pub run: String,
+    /// Counts from 1; 0 for a skip record.
+    pub attempt: u32,
+    /// How many of the attempts so far were never started: they do not count against the policy.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub unstarted: u32,
+    /// Where it came from.
+    pub kind: RunKind,
+    /// The instant, in Unix milliseconds.
+    pub scheduled_ms: i64,
+    /// Created revision of the job's key.
+    pub job_uid: u64,
+    /// The definition that it follows.
+    pub generation: u64,
+    /// Copied from the definition, so that a worker can choose without reading it.
+    pub queue: String,
+    /// What a node must have to run it: `command`, or `handler:NAME`. Copied like the queue.
+    pub needs: String,
+    /// Copied from the definition.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i8,
+    /// When the leader ends the attempt if it is still in this state: PENDING and unclaimed for too
+    /// long, or RUNNING although its time and all grace is over.
+    pub deadline_ms: i64,
+    /// Where it stands.
+    pub state: RunState,
+    /// Who has or had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailReason>,
+    /// Why it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkipReason>,
+    /// No worker starts it before, in Unix milliseconds (retry, jitter).
+    pub not_before_ms: i64,
+    /// When the decision was made.
+    pub created_ms: i64,
+    /// When a worker claimed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked_ms: Option<i64>,
+    /// When it became RUNNING.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<i64>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<i64>,
+    /// Place in the batch that made it RUNNING: the last 7 bits of its fencing token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u8>,
+    /// The fencing token, once the attempt has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// Exit status of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The end of the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tail: Option<String>,
+    /// Whether there was more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_truncated: bool,
+    /// How many instants this record decides.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stands_for: u64,
+    /// The first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands_from_ms: Option<i64>,
+    /// Given with the trigger instead of the job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<serde_json::Value>,
+    /// Tells copies of one write from another's write.
+    #[serde(default)]
+    pub nonce: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(value: &u64) -> bool {
+    *value == 1
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(value: &i8) -> bool {
+    *value == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero_u32(value: &u32) -> bool {
+    *value == 0
+}
+
+impl RunRecord {
+    /// Where the attempt stands; `None` for a skip record, and for a record that contradicts
+    /// itself (an owned state without an owner).
+    #[must_use]
+    pub fn phase(&self) -> Option<Phase> {
+        match self.state {
+            RunState::Pending => Some(Phase::Pending),
+            RunState::Locked => self.owner.clone().map(Phase::Locked),
+            RunState::Running => self.owner.clone().map(Phase::Running),
+            RunState::Success => Some(Phase::Success),
+            RunState::Failed => self.failed.map(Phase::Failed),
+            RunState::Skipped => None,
+        }
+    }
+
+    /// 32 hex digits that all attempts of a run share.
+    #[must_use]
+    pub fn trace_id(&self) -> String {
+        let seed = format!("{}#{}", self.run, self.generation);
+        let high = crate::keys::fnv1a(seed.as_bytes());
+        let low = crate::keys::fnv1a(format!("{seed}#{high}").as_bytes());
+        format!("{high:016x}{low:016x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_a_newer_schema_is_named_and_not_guessed_at() {
+        let bytes = encode(&SeqRecord { seq: 7 });
+        assert_eq!(bytes, br#"{"v":1,"r":{"seq":7}}"#);
+        assert_eq!(decode::<SeqRecord>(&bytes), Ok(SeqRecord { seq: 7 }));
+        let newer = br#"{"v":2,"r":{"sequence":"seven"}}"#;
+        assert_eq!(
+            decode::<SeqRecord>(newer).unwrap_err().to_string(),
+            "cannot decode the record: it has schema 2, this version knows 1; upgrade this node"
+        );
+        for broken in [&b""[..], b"{}", b"\xff\xfe", b"{\"v\":1}", b"[1]"] {
+            assert!(decode::<SeqRecord>(broken).is_err());
+        }
+    }
+
+    #[test]
+    fn a_finished_window_is_not_open() {
+        let mut cursor = CursorRecord::starting_at(1_000);
+        assert!(!cursor.is_open());
+        cursor.window.until_ms = 2_000;
+        assert!(cursor.is_open());
+        cursor.position = Position {
+            at_ms: 2_000,
+            job: "z".into(),
+        };
+        assert!(
+            cursor.is_open(),
+            "a job behind `z` may be due at the same instant"
+        );
+        cursor.position = Position::end_of(2_000);
+        assert!(!cursor.is_open());
+    }
+}

@@ -1,0 +1,423 @@
+//! Keeping house: what the leader does apart from firing.
+//!
+//! * A run whose owner's session is gone is taken back (LOCKED) or ended (RUNNING).
+//! * A run that nobody claims, or that outlives its time and all grace, is ended.
+//! * A run that somebody wants ended before a worker has it is ended.
+//! * History beyond its bounds is pruned ([`super::retain`]).
+//!
+//! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
+//! requires, in one transaction, that the session's key is absent *and* that the record is the one
+//! we read: a result that was committed first wins, and ours conflicts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tokio::sync::mpsc;
+
+use crate::backend::{BackendResult, Entry, Event, Requirement, TxnOutcome};
+use crate::env::race;
+use crate::job::Definition;
+use crate::job::finish::{self, Attempt, End};
+use crate::job::record::{NodeRecord, RunRecord, decode};
+use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::job::spec::OnLost;
+use crate::keys::AttemptKey;
+use crate::recipe::view::{View, ViewEvent, forward};
+
+use super::LeaderContext;
+use super::authority::{Authority, Ruling};
+use super::retain::Retention;
+
+/// So many records of a job were added to its history.
+#[derive(Debug)]
+pub struct Notice {
+    /// The partition.
+    pub partition: u16,
+    /// The job.
+    pub job: String,
+    /// How many.
+    pub records: u32,
+}
+
+const TICK: Duration = Duration::from_millis(500);
+
+enum Input {
+    Runs(ViewEvent),
+    Nodes(ViewEvent),
+    Cancels(ViewEvent),
+    History(Notice),
+}
+
+struct Keeper {
+    context: LeaderContext,
+    authority: Authority,
+    runs: BTreeMap<AttemptKey, Attempt>,
+    by_owner: BTreeMap<Owner, BTreeSet<AttemptKey>>,
+    deadlines: BTreeSet<(i64, AttemptKey)>,
+    nodes: BTreeMap<Owner, NodeRecord>,
+    nodes_known: bool,
+    /// Since when an owner's session is gone, by the monotonic clock.
+    absent_since: BTreeMap<Owner, u64>,
+    cancels: BTreeSet<String>,
+    retention: Retention,
+}
+
+/// Keeps house until the leader drops it.
+pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::Receiver<Notice>) {
+    let (inputs, mut inbox) = mpsc::channel(1_024);
+    let view = |span| View::new(context.store.clone(), span, context.relist_ms);
+    let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
+    let _nodes = forward(view(context.keys.nodes()), inputs.clone(), Input::Nodes);
+    let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    let _history = context
+        .store
+        .env()
+        .spawn("history", Box::pin(pass_on(history, inputs)));
+
+    let env = context.store.env().clone();
+    let mut keeper = Keeper {
+        retention: Retention::new(&context, env.monotonic_ms()),
+        context,
+        authority,
+        runs: BTreeMap::new(),
+        by_owner: BTreeMap::new(),
+        deadlines: BTreeSet::new(),
+        nodes: BTreeMap::new(),
+        nodes_known: false,
+        absent_since: BTreeMap::new(),
+        cancels: BTreeSet::new(),
+    };
+    let mut tick_at = env.monotonic_ms();
+    loop {
+        let left = tick_at.saturating_sub(env.monotonic_ms());
+        match race(inbox.recv(), env.sleep(Duration::from_millis(left))).await {
+            Either::Left(Some(input)) => keeper.take(input),
+            Either::Left(None) => return,
+            Either::Right(()) => {
+                if let Err(error) = keeper.tick().await {
+                    tracing::warn!(%error, "keeping house failed; trying again");
+                }
+                tick_at = env.monotonic_ms() + u64::try_from(TICK.as_millis()).unwrap_or(500);
+            }
+        }
+    }
+}
+
+async fn pass_on(mut from: mpsc::Receiver<Notice>, to: mpsc::Sender<Input>) {
+    while let Some(notice) = from.recv().await {
+        if to.send(Input::History(notice)).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Keeper {
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Runs(ViewEvent::Listed(entries, _)) => {
+                self.runs.clear();
+                self.by_owner.clear();
+                self.deadlines.clear();
+                for entry in entries {
+                    self.insert(&entry);
+                }
+            }
+            Input::Runs(ViewEvent::Changed(changes)) => {
+                for event in changes.events {
+                    match event {
+                        Event::Put(entry) => self.insert(&entry),
+                        Event::Delete { key, .. } => {
+                            if let Some(key) = self.context.keys.parse_attempt(&key) {
+                                self.remove(&key);
+                                self.retention.note(key.partition, &key.job, 1);
+                            }
+                        }
+                    }
+                }
+            }
+            Input::Nodes(ViewEvent::Listed(entries, _)) => {
+                self.nodes.clear();
+                entries.iter().for_each(|entry| self.node(entry));
+                self.nodes_known = true;
+            }
+            Input::Nodes(ViewEvent::Changed(changes)) => {
+                for event in changes.events {
+                    match event {
+                        Event::Put(entry) => self.node(&entry),
+                        Event::Delete { key, .. } => {
+                            if let Some((node, incarnation)) = self.context.keys.parse_node(&key) {
+                                self.nodes.remove(&Owner { node, incarnation });
+                            }
+                        }
+                    }
+                }
+            }
+            Input::Cancels(ViewEvent::Listed(entries, _)) => {
+                let keys = &self.context.keys;
+                let runs = entries.iter().filter_map(|e| keys.parse_cancel(&e.key));
+                self.cancels = runs.collect();
+            }
+            Input::Cancels(ViewEvent::Changed(changes)) => {
+                for event in changes.events {
+                    let Some(run) = self.context.keys.parse_cancel(event.key()) else {
+                        continue;
+                    };
+                    match event {
+                        Event::Put(_) => self.cancels.insert(run),
+                        Event::Delete { .. } => self.cancels.remove(&run),
+                    };
+                }
+            }
+            Input::History(notice) => {
+                self.retention
+                    .note(notice.partition, &notice.job, notice.records);
+            }
+        }
+    }
+
+    fn node(&mut self, entry: &Entry) {
+        if let Some((node, incarnation)) = self.context.keys.parse_node(&entry.key)
+            && let Ok(record) = decode(&entry.value)
+        {
+            self.nodes.insert(Owner { node, incarnation }, record);
+        }
+    }
+
+    fn insert(&mut self, entry: &Entry) {
+        let Some(attempt) = Attempt::read(&self.context.keys, entry) else {
+            return;
+        };
+        let key = attempt.key.clone();
+        self.remove(&key);
+        if let Some(owner) = &attempt.record.owner {
+            let theirs = self.by_owner.entry(owner.clone()).or_default();
+            theirs.insert(key.clone());
+        }
+        if attempt.record.state != RunState::Locked {
+            self.deadlines
+                .insert((attempt.record.deadline_ms, key.clone()));
+        }
+        self.runs.insert(key, attempt);
+    }
+
+    fn remove(&mut self, key: &AttemptKey) {
+        let Some(old) = self.runs.remove(key) else {
+            return;
+        };
+        self.deadlines
+            .remove(&(old.record.deadline_ms, key.clone()));
+        if let Some(owner) = &old.record.owner
+            && let Some(theirs) = self.by_owner.get_mut(owner)
+        {
+            theirs.remove(key);
+            if theirs.is_empty() {
+                self.by_owner.remove(owner);
+            }
+        }
+    }
+
+    async fn tick(&mut self) -> BackendResult<()> {
+        if !self.authority.is_trusted() {
+            return Ok(());
+        }
+        self.recover().await?;
+        self.end_overdue().await?;
+        self.end_cancelled().await?;
+        self.retention.tick(&self.context, &self.authority).await
+    }
+
+    /// Takes the runs of owners whose session has been gone for the whole grace.
+    async fn recover(&mut self) -> BackendResult<()> {
+        if !self.nodes_known {
+            return Ok(());
+        }
+        let now = self.context.store.env().monotonic_ms();
+        let gone: BTreeSet<Owner> = self
+            .by_owner
+            .keys()
+            .filter(|owner| !self.nodes.contains_key(*owner))
+            .cloned()
+            .collect();
+        self.absent_since.retain(|owner, _| gone.contains(owner));
+        let mut lost = Vec::new();
+        for owner in gone {
+            let since = *self.absent_since.entry(owner.clone()).or_insert(now);
+            if now.saturating_sub(since) >= self.context.lost_grace_ms {
+                lost.push(owner);
+            }
+        }
+        for owner in lost {
+            let absent = self.context.keys.node(&owner.node, &owner.incarnation);
+            let theirs = self.by_owner.get(&owner).cloned().unwrap_or_default();
+            for key in theirs {
+                let requirement = Requirement::Absent(absent.clone());
+                self.step(
+                    &key,
+                    &RunEvent::Recover,
+                    Some(requirement),
+                    &owner.to_string(),
+                )
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends runs that nobody has claimed in time, and RUNNING ones whose worker is wedged.
+    async fn end_overdue(&mut self) -> BackendResult<()> {
+        let now = self.context.clock.now_ms();
+        let due: Vec<AttemptKey> = self
+            .deadlines
+            .iter()
+            .take_while(|(deadline, _)| *deadline < now)
+            .map(|(_, key)| key.clone())
+            .collect();
+        for key in due {
+            let Some(attempt) = self.runs.get(&key) else {
+                continue;
+            };
+            let event = match attempt.record.state {
+                RunState::Pending => RunEvent::Abandon(self.why_unclaimed(&attempt.record)),
+                RunState::Running => RunEvent::Overrun,
+                _ => continue,
+            };
+            self.step(&key, &event, None, "").await?;
+        }
+        Ok(())
+    }
+
+    fn why_unclaimed(&self, record: &RunRecord) -> FailReason {
+        let able = self.nodes.values().any(|node| {
+            node.queues.contains(&record.queue)
+                && match record.needs.strip_prefix("handler:") {
+                    Some(name) => node.handlers.iter().any(|h| h == name),
+                    None => node.commands,
+                }
+        });
+        if able {
+            FailReason::Expired
+        } else {
+            FailReason::NoHandler
+        }
+    }
+
+    async fn end_cancelled(&mut self) -> BackendResult<()> {
+        let waiting: Vec<AttemptKey> = self
+            .cancels
+            .iter()
+            .filter_map(|run| {
+                let job = crate::keys::job_of_run(run)?;
+                let partition = crate::keys::partition_of(job, self.context.meta.partitions);
+                let from = AttemptKey {
+                    partition,
+                    job: job.to_owned(),
+                    run: run.clone(),
+                    attempt: 0,
+                };
+                let (key, attempt) = self.runs.range(from..).next()?;
+                let pending = attempt.record.state == RunState::Pending;
+                (key.run == *run && pending).then(|| key.clone())
+            })
+            .collect();
+        for key in waiting {
+            let event = RunEvent::Abandon(FailReason::Cancelled);
+            self.step(&key, &event, None, "").await?;
+        }
+        Ok(())
+    }
+
+    /// Takes one step of one run. A conflict means that somebody was faster; the view will tell.
+    async fn step(
+        &mut self,
+        key: &AttemptKey,
+        event: &RunEvent,
+        also: Option<Requirement>,
+        owner: &str,
+    ) -> BackendResult<()> {
+        let Some(attempt) = self.runs.get(key).cloned() else {
+            return Ok(());
+        };
+        let LeaderContext {
+            store,
+            keys,
+            meta,
+            clock,
+            ..
+        } = &self.context;
+        let planned =
+            if matches!(event, RunEvent::Recover) && attempt.record.state == RunState::Locked {
+                finish::give_back(keys, &attempt, event)
+            } else {
+                // A wedged executor may still be at it, so this is as uncertain as a lost worker:
+                // no attempt follows unless the job allows two of them.
+                let definition = definition_of(&self.context, &attempt)
+                    .await?
+                    .filter(|d| *event != RunEvent::Overrun || d.spec.on_lost == OnLost::Retry);
+                let end = End {
+                    now_ms: clock.now_ms(),
+                    nonce: store.env().random_u64(),
+                    epoch: meta.epoch,
+                    execution: None,
+                    error: Some(explain(event, &attempt.record, owner)),
+                    spec: definition.as_ref().map(|d| &d.spec),
+                };
+                finish::end(keys, &attempt, event, &end)
+            };
+        let txn = match planned {
+            Ok(txn) => also.into_iter().fold(txn, crate::backend::Txn::require),
+            Err(illegal) => {
+                tracing::debug!(run = key.run, %illegal, "no longer possible");
+                return Ok(());
+            }
+        };
+        match self.authority.commit(&[txn]).await? {
+            Ruling::Judged(_, outcomes) => {
+                if let Some(TxnOutcome::Applied { .. }) = outcomes.first() {
+                    tracing::warn!(
+                        run = key.run,
+                        attempt = key.attempt,
+                        event = event.name(),
+                        owner,
+                        "run ended or taken back by the leader"
+                    );
+                }
+                // Either way the record that we knew is gone; the view brings its successor.
+                self.remove(key);
+            }
+            Ruling::Untrusted | Ruling::Deposed => {}
+        }
+        Ok(())
+    }
+}
+
+fn explain(event: &RunEvent, record: &RunRecord, owner: &str) -> String {
+    match event {
+        RunEvent::Recover => format!(
+            "the worker {owner} vanished while it ran this; whether the work was done is unknown"
+        ),
+        RunEvent::Overrun => "its worker did not end it long after its time limit".into(),
+        RunEvent::Abandon(FailReason::Cancelled) => "cancelled before it started".into(),
+        RunEvent::Abandon(FailReason::NoHandler) => format!(
+            "no live node serves queue `{}` and has {}",
+            record.queue, record.needs
+        ),
+        RunEvent::Abandon(_) => "no node had a free slot in time".into(),
+        _ => String::new(),
+    }
+}
+
+/// The definition that a run follows.
+async fn definition_of(
+    context: &LeaderContext,
+    attempt: &Attempt,
+) -> BackendResult<Option<Definition>> {
+    let key = context.keys.def(
+        attempt.key.partition,
+        &attempt.key.job,
+        attempt.record.generation,
+    );
+    let entry = context.store.get(&key).await?;
+    // Only policies are used here, so the anchor of `every` does not matter.
+    Ok(entry.and_then(|entry| Definition::decode(&entry.value, 0).ok()))
+}

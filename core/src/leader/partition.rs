@@ -1,0 +1,304 @@
+//! What the leader knows of a partition, and how it proves that this is complete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::backend::{BackendError, BackendResult, Changes, Entry, Event, Revision, Span};
+use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode};
+use crate::job::{Definition, Job};
+use crate::keys::Keys;
+use crate::plan::{DueIndex, Plan, first_undecided};
+use crate::recipe::retry::{Backoff, Store};
+
+/// Batches start with so many decisions, and never have more.
+pub const MAX_BATCH: usize = 100;
+
+/// A partition as it stands at `changes_revision`, which every plan requires.
+#[derive(Debug)]
+pub struct Partition {
+    /// Its number.
+    pub number: u16,
+    /// Its jobs.
+    pub jobs: BTreeMap<Arc<str>, Job>,
+    /// When they are due.
+    pub due: DueIndex,
+    /// How far it is decided.
+    pub cursor: CursorRecord,
+    /// Guard of the next plan.
+    pub cursor_revision: Revision,
+    /// The head of its log of changes.
+    pub changes: ChangesRecord,
+    /// Proof that `jobs` is complete.
+    pub changes_revision: Revision,
+    /// The revision at which all this was read.
+    pub loaded: Revision,
+    /// Decisions in the next batch; halved by a conflict, doubled by success.
+    pub batch: usize,
+    /// Runs that stood already when their instant was decided.
+    pub standing: BTreeSet<String>,
+    /// Whether it must be read anew before the next plan.
+    pub stale: bool,
+    /// Its cursor went backwards: nothing more is decided here until a person has looked.
+    pub stopped: bool,
+}
+
+impl Partition {
+    /// Reads a partition at one revision.
+    ///
+    /// # Errors
+    /// Those of the store; [`BackendError::Broken`] when its cursor or `changes` is missing.
+    pub async fn load(store: &Store, keys: &Keys, number: u16) -> BackendResult<Self> {
+        let (jobs, defs, cursor, loaded) = read(store, keys, number).await?;
+        let missing = |what: &str| BackendError::Broken(format!("partition {number}: {what}"));
+        let cursor = cursor.ok_or_else(|| missing("the cursor is missing"))?;
+        let cursor_record: CursorRecord =
+            decode(&cursor.value).map_err(|e| missing(&format!("cursor: {e}")))?;
+        let (head, jobs) = jobs
+            .split_first()
+            .filter(|(head, _)| head.key == keys.changes(number))
+            .ok_or_else(|| missing("its log of changes is missing"))?;
+        let changes: ChangesRecord =
+            decode(&head.value).map_err(|e| missing(&format!("changes: {e}")))?;
+
+        let mut bytes: BTreeMap<(String, u64), Vec<u8>> = BTreeMap::new();
+        for def in defs {
+            if let Some(id) = keys.parse_def(&def.key) {
+                bytes.insert(id, def.value);
+            }
+        }
+        let mut partition = Self {
+            number,
+            jobs: BTreeMap::new(),
+            due: DueIndex::default(),
+            cursor: cursor_record,
+            cursor_revision: cursor.modified,
+            changes,
+            changes_revision: head.modified,
+            loaded,
+            batch: MAX_BATCH,
+            standing: BTreeSet::new(),
+            stale: false,
+            stopped: false,
+        };
+        for entry in jobs {
+            let Some((id, record)) = decode_job(keys, entry) else {
+                continue;
+            };
+            let mut definitions = BTreeMap::new();
+            for segment in &record.segments {
+                let generation = segment.generation;
+                let found = bytes.get(&(id.to_string(), generation));
+                if let Some(definition) =
+                    found.and_then(|b| decode_definition(&id, generation, b, record.created_ms))
+                {
+                    definitions.insert(generation, definition);
+                }
+            }
+            partition.insert(job(id, entry, record, definitions));
+        }
+        Ok(partition)
+    }
+
+    fn insert(&mut self, job: Job) {
+        let due = first_undecided(&job, &self.cursor.position);
+        self.due.set(&job.id, due);
+        self.jobs.insert(job.id.clone(), job);
+    }
+
+    /// Follows the changes that one revision made to the partition, or marks it stale when they
+    /// do not continue what is known.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn follow(
+        &mut self,
+        store: &Store,
+        keys: &Keys,
+        changes: &Changes,
+    ) -> BackendResult<()> {
+        if changes.revision <= self.changes_revision || self.stale {
+            return Ok(());
+        }
+        let head_key = keys.changes(self.number);
+        let head = changes.events.iter().find_map(|event| match event {
+            Event::Put(entry) if entry.key == head_key => Some(entry),
+            _ => None,
+        });
+        let next = head.and_then(|head| decode::<ChangesRecord>(&head.value).ok());
+        let Some(next) = next.filter(|next| next.seq == self.changes.seq + 1) else {
+            self.stale = true;
+            return Ok(());
+        };
+        for (id, version) in &next.touched {
+            let key = keys.job(self.number, id);
+            let put = changes.events.iter().find_map(|event| match event {
+                Event::Put(entry) if entry.key == key => Some(entry),
+                _ => None,
+            });
+            match (
+                version,
+                put.and_then(|entry| Some((entry, decode_job(keys, entry)?))),
+            ) {
+                (Some(version), Some((entry, (id, record)))) if record.version == *version => {
+                    let definitions = self.definitions(store, keys, &id, &record).await?;
+                    self.insert(job(id, entry, record, definitions));
+                }
+                (None, None) => {
+                    let id: Arc<str> = id.as_str().into();
+                    self.due.set(&id, None);
+                    self.jobs.remove(&id);
+                }
+                _ => {
+                    self.stale = true;
+                    return Ok(());
+                }
+            }
+        }
+        self.changes = next;
+        self.changes_revision = changes.revision;
+        Ok(())
+    }
+
+    /// The definitions that the segments name; those known already are not read again, since they
+    /// never change.
+    async fn definitions(
+        &self,
+        store: &Store,
+        keys: &Keys,
+        id: &Arc<str>,
+        record: &JobRecord,
+    ) -> BackendResult<BTreeMap<u64, Arc<Definition>>> {
+        let known = self.jobs.get(id).map(|job| &job.definitions);
+        let mut definitions = BTreeMap::new();
+        for generation in record.segments.iter().map(|s| s.generation) {
+            if let Some(definition) = known.and_then(|known| known.get(&generation)) {
+                definitions.insert(generation, definition.clone());
+                continue;
+            }
+            let entry = store.get(&keys.def(self.number, id, generation)).await?;
+            if let Some(definition) =
+                entry.and_then(|e| decode_definition(id, generation, &e.value, record.created_ms))
+            {
+                definitions.insert(generation, definition);
+            }
+        }
+        Ok(definitions)
+    }
+
+    /// The plan was committed as `revision`.
+    pub fn applied(&mut self, plan: &Plan, revision: Revision) {
+        self.cursor = plan.cursor.clone();
+        self.cursor_revision = revision;
+        for id in &plan.touched {
+            let due = self
+                .jobs
+                .get(id)
+                .and_then(|job| first_undecided(job, &self.cursor.position));
+            self.due.set(id, due);
+        }
+        self.batch = (self.batch * 2).min(MAX_BATCH);
+        if !self.cursor.is_open() {
+            self.standing.clear();
+        }
+    }
+
+    /// The plan was not committed: the next one is smaller, and made from fresh data.
+    pub fn conflicted(&mut self) {
+        self.batch = (self.batch / 2).max(1);
+        self.stale = true;
+    }
+
+    /// Reads the partition anew, keeping what is known of its runs.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn reload(&mut self, store: &Store, keys: &Keys) -> BackendResult<()> {
+        let fresh = Self::load(store, keys, self.number).await?;
+        if fresh.cursor.position < self.cursor.position {
+            tracing::error!(
+                partition = self.number,
+                "the cursor went backwards: was the store restored? This partition is stopped"
+            );
+            self.stopped = true;
+            return Ok(());
+        }
+        let (batch, standing) = (self.batch, std::mem::take(&mut self.standing));
+        *self = Self {
+            batch,
+            standing,
+            ..fresh
+        };
+        Ok(())
+    }
+}
+
+/// Jobs, definitions and cursor of a partition, all at one revision.
+async fn read(
+    store: &Store,
+    keys: &Keys,
+    number: u16,
+) -> BackendResult<(Vec<Entry>, Vec<Entry>, Option<Entry>, Revision)> {
+    let mut backoff = Backoff::default();
+    loop {
+        let attempt = async {
+            let (jobs, revision) = store.list(&keys.jobs_of(number), None).await?;
+            let at = Some(revision);
+            let (defs, _) = store.list(&keys.defs_of_partition(number), at).await?;
+            let (cursor, _) = store.list(&Span::key(keys.cursor(number)), at).await?;
+            Ok((jobs, defs, cursor.into_iter().next(), revision))
+        };
+        match attempt.await {
+            // So much is written meanwhile that the revision is gone: once more.
+            Err(BackendError::Compacted { .. }) => {}
+            // One lost answer must not cost all the partitions that are read already: on a bad
+            // network a new leader would never come to its first plan.
+            Err(error) if error.is_transient() => {
+                tracing::warn!(partition = number, %error, "cannot read the partition; trying again");
+                backoff.wait(store.env()).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn job(
+    id: Arc<str>,
+    entry: &Entry,
+    record: JobRecord,
+    definitions: BTreeMap<u64, Arc<Definition>>,
+) -> Job {
+    Job {
+        id,
+        uid: entry.created,
+        modified: entry.modified,
+        record,
+        definitions,
+    }
+}
+
+fn decode_job(keys: &Keys, entry: &Entry) -> Option<(Arc<str>, JobRecord)> {
+    let (_, id) = keys.parse_job(&entry.key)?;
+    let id = id?;
+    match decode(&entry.value) {
+        Ok(record) => Some((id.into(), record)),
+        Err(error) => {
+            tracing::error!(job = id, %error, "this job is set aside: it does not fire until it is applied again");
+            None
+        }
+    }
+}
+
+fn decode_definition(
+    id: &str,
+    generation: u64,
+    bytes: &[u8],
+    created_ms: i64,
+) -> Option<Arc<Definition>> {
+    match Definition::decode(bytes, created_ms) {
+        Ok(definition) => Some(Arc::new(definition)),
+        Err(error) => {
+            tracing::error!(job = id, generation, %error, "this definition is set aside: its instants do not fire until the job is applied again");
+            None
+        }
+    }
+}

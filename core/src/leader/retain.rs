@@ -1,0 +1,327 @@
+//! Retention: a job's history stays within its bounds.
+//!
+//! Deleting a record is safe because no record guards anything: an instant is decided when the
+//! cursor has passed it. Every deletion is planned from what was read and may be done twice.
+//!
+//! A job is pruned when its history has grown by an eighth of its bound (at least 8 records), so
+//! that the cost of reading the history is spread over the records that made it grow. In between,
+//! and for whatever was missed, a sweep over everything comes by every ten minutes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
+use crate::job::record::{GoneRecord, JobRecord, RunRecord, decode};
+use crate::job::run::RunState;
+use crate::job::spec::{HistorySpec, JobSpec};
+use crate::keys::AttemptKey;
+
+use super::LeaderContext;
+use super::authority::Authority;
+
+const SWEEP_MS: u64 = 600_000;
+const GONE_MS: i64 = 86_400_000;
+const DELETES_A_REQUEST: usize = 100;
+/// Before a job's bound is known.
+const UNKNOWN_THRESHOLD: u32 = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    added: u32,
+    threshold: u32,
+}
+
+/// Which jobs have grown, and how far the sweep has come.
+#[derive(Debug)]
+pub struct Retention {
+    grown: BTreeMap<(u16, String), Growth>,
+    due: BTreeSet<(u16, String)>,
+    sweep_at_ms: u64,
+    sweep: Option<Span>,
+}
+
+impl Retention {
+    /// A sweep starts right away: what an earlier leader left is found.
+    #[must_use]
+    pub fn new(context: &LeaderContext, now_ms: u64) -> Self {
+        Self {
+            grown: BTreeMap::new(),
+            due: BTreeSet::new(),
+            sweep_at_ms: now_ms + SWEEP_MS,
+            sweep: Some(context.keys.all_done()),
+        }
+    }
+
+    /// A job's history has grown by `records`.
+    pub fn note(&mut self, partition: u16, job: &str, records: u32) {
+        let key = (partition, job.to_owned());
+        let growth = self.grown.entry(key.clone()).or_insert(Growth {
+            added: 0,
+            threshold: UNKNOWN_THRESHOLD,
+        });
+        growth.added = growth.added.saturating_add(records);
+        if growth.added >= growth.threshold {
+            self.due.insert(key);
+        }
+    }
+
+    /// Prunes what is due, and carries the sweep one page on.
+    ///
+    /// # Errors
+    /// Those of the store; nothing is lost, the rest is done at the next tick.
+    pub async fn tick(
+        &mut self,
+        context: &LeaderContext,
+        authority: &Authority,
+    ) -> BackendResult<()> {
+        while let Some((partition, job)) = self.due.pop_first() {
+            let history = prune(context, authority, partition, &job).await?;
+            let bound = history
+                .keep_success
+                .max(history.keep_failed)
+                .max(history.keep_skipped);
+            self.grown.insert(
+                (partition, job),
+                Growth {
+                    added: 0,
+                    threshold: UNKNOWN_THRESHOLD.max(bound / 8),
+                },
+            );
+        }
+        let now_ms = context.store.env().monotonic_ms();
+        if self.sweep.is_none() && now_ms >= self.sweep_at_ms {
+            self.sweep = Some(context.keys.all_done());
+            self.sweep_at_ms = now_ms + SWEEP_MS;
+            forget_deleted(context, authority).await?;
+            drop_old_definitions(context, authority).await?;
+        }
+        if let Some(rest) = self.sweep.take() {
+            self.sweep = sweep_page(context, authority, &rest).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Prunes the first job of `rest`; the span behind it, if there is one.
+async fn sweep_page(
+    context: &LeaderContext,
+    authority: &Authority,
+    rest: &Span,
+) -> BackendResult<Option<Span>> {
+    let one = PageLimit {
+        entries: 1,
+        ..PageLimit::default()
+    };
+    let page = context.store.range(rest, one, None).await?;
+    let Some(first) = page.entries.first() else {
+        return Ok(None);
+    };
+    let Some(key) = context.keys.parse_attempt(&first.key) else {
+        return Ok(Some(rest.after(&first.key)));
+    };
+    prune(context, authority, key.partition, &key.job).await?;
+    let job_span = context.keys.done_of(key.partition, &key.job);
+    Ok(job_span.end.map(|end| Span {
+        start: end,
+        end: rest.end.clone(),
+    }))
+}
+
+/// Brings one job's history within its bounds.
+async fn prune(
+    context: &LeaderContext,
+    authority: &Authority,
+    partition: u16,
+    job: &str,
+) -> BackendResult<HistorySpec> {
+    let history = history_of(context, partition, job).await?;
+    let (entries, _) = context
+        .store
+        .list(&context.keys.done_of(partition, job), None)
+        .await?;
+    let victims = victims(
+        entries.iter().filter_map(|e| readable(context, e)),
+        &history,
+        context.clock.now_ms(),
+    );
+    for chunk in victims.chunks(DELETES_A_REQUEST / 2) {
+        let txn = chunk.iter().fold(Txn::new(), |txn, key| {
+            txn.delete(context.keys.done(key))
+                .delete(context.keys.late(key))
+        });
+        let _ = authority.commit(&[txn]).await?;
+    }
+    Ok(history)
+}
+
+fn readable(context: &LeaderContext, entry: &Entry) -> Option<(AttemptKey, RunRecord)> {
+    let key = context.keys.parse_attempt(&entry.key)?;
+    Some((key, decode(&entry.value).ok()?))
+}
+
+/// The bounds of a job: those of its newest definition, or the defaults when it is gone.
+async fn history_of(
+    context: &LeaderContext,
+    partition: u16,
+    job: &str,
+) -> BackendResult<HistorySpec> {
+    let (store, keys) = (&context.store, &context.keys);
+    let Some(entry) = store.get(&keys.job(partition, job)).await? else {
+        return Ok(HistorySpec::default());
+    };
+    let Ok(record) = decode::<JobRecord>(&entry.value) else {
+        return Ok(HistorySpec::default());
+    };
+    let definition = store
+        .get(&keys.def(partition, job, record.generation))
+        .await?;
+    Ok(definition
+        .and_then(|entry| decode::<JobSpec>(&entry.value).ok())
+        .map(|spec| spec.history)
+        .unwrap_or_default())
+}
+
+/// The records to delete: all but the newest of each kind, and all that are too old.
+fn victims(
+    records: impl Iterator<Item = (AttemptKey, RunRecord)>,
+    history: &HistorySpec,
+    now_ms: i64,
+) -> Vec<AttemptKey> {
+    let oldest = now_ms.saturating_sub(history.keep_for.ms_i64());
+    let mut kinds: BTreeMap<RunState, Vec<(i64, AttemptKey)>> = BTreeMap::new();
+    for (key, record) in records {
+        let at = record.ended_ms.unwrap_or(record.created_ms);
+        kinds.entry(record.state).or_default().push((at, key));
+    }
+    let mut victims = Vec::new();
+    for (state, mut records) in kinds {
+        let keep = match state {
+            RunState::Success => history.keep_success,
+            RunState::Skipped => history.keep_skipped,
+            _ => history.keep_failed,
+        };
+        records.sort_unstable();
+        let surplus = records
+            .len()
+            .saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
+        victims.extend(
+            records
+                .into_iter()
+                .enumerate()
+                .filter(|(index, (at, _))| *index < surplus || *at < oldest)
+                .map(|(_, (_, key))| key),
+        );
+    }
+    victims
+}
+
+/// A deleted job is remembered for a day; then its definitions go too, unless runs still need them.
+async fn forget_deleted(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
+    let (store, keys) = (&context.store, &context.keys);
+    let (gone, _) = store.list(&keys.all_gone(), None).await?;
+    for entry in gone {
+        let Some((partition, job)) = keys.parse_gone(&entry.key) else {
+            continue;
+        };
+        let Ok(record) = decode::<GoneRecord>(&entry.value) else {
+            continue;
+        };
+        if context.clock.now_ms().saturating_sub(record.deleted_ms) < GONE_MS {
+            continue;
+        }
+        let (defs, _) = store.list(&keys.defs_of(partition, &job), None).await?;
+        let txn = Txn::new()
+            .require(Requirement::Modified(entry.key.clone(), entry.modified))
+            .require(Requirement::Absent(keys.job(partition, &job)))
+            .require(Requirement::Empty(keys.runs_of(partition, &job)));
+        let txn = defs
+            .into_iter()
+            .take(DELETES_A_REQUEST)
+            .fold(txn, |txn, def| txn.delete(def.key));
+        let _ = authority.commit(&[txn.delete(entry.key)]).await?;
+    }
+    Ok(())
+}
+
+/// Definitions that no segment names are dropped once no run can follow them.
+async fn drop_old_definitions(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
+    let (store, keys) = (&context.store, &context.keys);
+    for partition in 0..context.meta.partitions {
+        let (defs, _) = store.list(&keys.defs_of_partition(partition), None).await?;
+        let mut by_job: BTreeMap<String, Vec<(u64, Entry)>> = BTreeMap::new();
+        for entry in defs {
+            if let Some((job, generation)) = keys.parse_def(&entry.key) {
+                by_job.entry(job).or_default().push((generation, entry));
+            }
+        }
+        for (job, defs) in by_job.into_iter().filter(|(_, defs)| defs.len() > 1) {
+            let Some(entry) = store.get(&keys.job(partition, &job)).await? else {
+                continue;
+            };
+            let Ok(record) = decode::<JobRecord>(&entry.value) else {
+                continue;
+            };
+            let named: BTreeSet<u64> = record.segments.iter().map(|s| s.generation).collect();
+            for (generation, def) in defs {
+                if named.contains(&generation) {
+                    continue;
+                }
+                let txn = Txn::new()
+                    .require(Requirement::Modified(def.key.clone(), def.modified))
+                    .op(Op::Choose {
+                        require: vec![Requirement::Empty(keys.runs_of(partition, &job))],
+                        then: vec![Write::delete(def.key)],
+                        otherwise: vec![],
+                    });
+                let _ = authority.commit(&[txn]).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duration::Millis;
+
+    fn record(run: &str, state: RunState, ended_ms: i64) -> (AttemptKey, RunRecord) {
+        let json = serde_json::json!({
+            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
+            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
+            "deadline_ms": 0, "state": state, "not_before_ms": 0, "created_ms": 0,
+            "ended_ms": ended_ms,
+        });
+        let key = AttemptKey {
+            partition: 0,
+            job: "j".into(),
+            run: run.into(),
+            attempt: 1,
+        };
+        (key, serde_json::from_value(json).unwrap())
+    }
+
+    #[test]
+    fn the_newest_of_each_kind_are_kept_and_nothing_too_old() {
+        let history = HistorySpec {
+            keep_success: 2,
+            keep_failed: 1,
+            keep_skipped: 5,
+            keep_for: Millis::from_secs(100),
+        };
+        let records = [
+            record("s1", RunState::Success, 910_000),
+            record("s3", RunState::Success, 930_000),
+            record("s2", RunState::Success, 920_000),
+            record("f1", RunState::Failed, 915_000),
+            record("f2", RunState::Failed, 925_000),
+            record("k1", RunState::Skipped, 899_999),
+            record("k2", RunState::Skipped, 900_000),
+        ];
+        let mut runs: Vec<String> = victims(records.into_iter(), &history, 1_000_000)
+            .into_iter()
+            .map(|key| key.run)
+            .collect();
+        runs.sort();
+        assert_eq!(runs, ["f1", "k1", "s1"]);
+    }
+}

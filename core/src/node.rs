@@ -1,0 +1,334 @@
+//! A node: session, candidate and worker, side by side.
+//!
+//! The three depend on each other as little as possible: a lost lead leaves running work alone, a
+//! lost session stops new work but not the reporting of old, a store outage makes a node wait and
+//! never die.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tokio::sync::watch;
+
+use crate::backend::{BackendError, CoordinationBackend};
+use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
+use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::clock::{ClockState, FireClock};
+use crate::env::{SharedEnv, race};
+use crate::handler::Executors;
+use crate::job::record::{LeaderRecord, Meta, NodeRecord, encode};
+use crate::job::run::Owner;
+use crate::job::spec::is_valid_id;
+use crate::keys::Keys;
+use crate::leader::{LeaderContext, lead};
+use crate::recipe::election::campaign;
+use crate::recipe::retry::{Backoff, Store};
+use crate::recipe::session::{Opened, Session};
+use crate::worker::{WorkerContext, work};
+
+/// How a node behaves. All times in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Tells this node from others; the same characters as a job id.
+    pub node_id: String,
+    /// Prefix of all keys in the store.
+    pub namespace: String,
+    /// Where the node's API listens, for other nodes and people to see.
+    pub address: Option<String>,
+    /// How many runs at once.
+    pub slots: u32,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// Time to live of a leadership.
+    pub leader_ttl_ms: u64,
+    /// Time to live of the node's session.
+    pub session_ttl_ms: u64,
+    /// How long a session must be gone before its runs are taken.
+    pub lost_grace_ms: u64,
+    /// How long a run that was told to stop may take.
+    pub kill_grace_ms: u64,
+    /// How long running work may take after a shutdown.
+    pub drain_timeout_ms: u64,
+    /// Longest wait for an answer of the store.
+    pub store_timeout_ms: u64,
+    /// Steps of the wall clock beyond this hold firing.
+    pub max_skew_ms: u64,
+    /// How often views are listed anew.
+    pub relist_ms: u64,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            node_id: "node".into(),
+            namespace: "punctual".into(),
+            address: None,
+            slots: 16,
+            queues: vec!["default".into()],
+            leader_ttl_ms: 5_000,
+            session_ttl_ms: 10_000,
+            lost_grace_ms: 15_000,
+            kill_grace_ms: 5_000,
+            drain_timeout_ms: 30_000,
+            store_timeout_ms: 2_000,
+            max_skew_ms: 2_000,
+            relist_ms: 60_000,
+        }
+    }
+}
+
+impl NodeConfig {
+    /// What is wrong with it, if something is.
+    ///
+    /// # Errors
+    /// What and why, for people.
+    pub fn check(&self) -> Result<(), String> {
+        if !is_valid_id(&self.node_id) {
+            return Err(format!(
+                "`{}` is not a node id: 1 to 63 of lower case letters, digits, `.`, `_`, `-`",
+                self.node_id
+            ));
+        }
+        if self.namespace.is_empty() || self.namespace.contains(['/', ' ']) {
+            return Err(format!("`{}` is not a namespace", self.namespace));
+        }
+        if let Some(queue) = self.queues.iter().find(|queue| !is_valid_id(queue)) {
+            return Err(format!("`{queue}` is not a queue name"));
+        }
+        if self.leader_ttl_ms < 2_000 || self.session_ttl_ms < 2_000 {
+            return Err("a lease lives at least 2 s".into());
+        }
+        if self.lost_grace_ms < self.session_ttl_ms + self.kill_grace_ms {
+            return Err(format!(
+                "lost_grace ({} ms) must be at least session_ttl + kill_grace ({} ms): a worker that lost its session needs that long to stop what it runs",
+                self.lost_grace_ms,
+                self.session_ttl_ms + self.kill_grace_ms
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One member of the cluster.
+pub struct Node {
+    store: Store,
+    keys: Keys,
+    clock: Arc<FireClock>,
+    executors: Arc<Executors>,
+    owner: Owner,
+    config: NodeConfig,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({})", self.owner)
+    }
+}
+
+impl Node {
+    /// A node; [`Node::run`] brings it to life.
+    ///
+    /// # Errors
+    /// As [`NodeConfig::check`].
+    pub fn new(
+        backend: Arc<dyn CoordinationBackend>,
+        env: SharedEnv,
+        executors: Executors,
+        config: NodeConfig,
+    ) -> Result<Self, String> {
+        config.check()?;
+        let owner = Owner {
+            node: config.node_id.clone(),
+            incarnation: format!("{:016x}", env.random_u64()),
+        };
+        Ok(Self {
+            clock: Arc::new(FireClock::new(env.clone(), config.max_skew_ms)),
+            store: Store::new(backend, env, config.store_timeout_ms),
+            keys: Keys::new(&config.namespace),
+            executors: Arc::new(executors),
+            owner,
+            config,
+        })
+    }
+
+    /// Which life of the node this is.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`BackendError::Broken`] when the namespace cannot be read.
+    pub async fn run(self, shutdown: CancelToken) -> Result<(), BackendError> {
+        let meta = match race(bootstrap(&self.store, &self.keys), shutdown.cancelled()).await {
+            Either::Left(meta) => meta?,
+            Either::Right(_) => return Ok(()),
+        };
+        let (session_out, sessions) = watch::channel(None);
+        let (leave, leaving) = Canceller::new();
+
+        let worker = work(
+            Arc::new(self.worker_context(&meta)),
+            self.executors.clone(),
+            sessions.clone(),
+            shutdown.clone(),
+        );
+        let candidate = self.stand(meta, sessions, shutdown);
+        let session = self.keep_session(session_out, leaving);
+        let work_then_leave = async {
+            futures_util::future::join(worker, candidate).await;
+            leave.stop(StopCause::Cancelled);
+        };
+        futures_util::future::join(session, work_then_leave).await;
+        Ok(())
+    }
+
+    fn worker_context(&self, meta: &Meta) -> WorkerContext {
+        WorkerContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            epoch: meta.epoch,
+            clock: self.clock.clone(),
+            owner: self.owner.clone(),
+            slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),
+            queues: self.config.queues.clone(),
+            kill_grace_ms: self.config.kill_grace_ms,
+            drain_timeout_ms: self.config.drain_timeout_ms,
+            relist_ms: self.config.relist_ms,
+        }
+    }
+
+    /// Keeps the node registered: a session that is lost is opened again, under the same
+    /// incarnation, so that running work stays ours.
+    async fn keep_session(&self, out: watch::Sender<Option<Arc<Session>>>, leaving: CancelToken) {
+        let key = self.keys.node(&self.owner.node, &self.owner.incarnation);
+        let env = self.store.env();
+        let mut backoff = Backoff::default();
+        while !leaving.is_cancelled() {
+            let opened = Session::open(
+                &self.store,
+                key.clone(),
+                encode(&self.node_record()),
+                self.config.session_ttl_ms,
+            );
+            let session = match race(leaving.cancelled(), opened).await {
+                Either::Left(_) => return,
+                Either::Right(Ok(Opened::Ours(session))) => Arc::new(session),
+                Either::Right(Ok(Opened::Taken(_))) => {
+                    // An earlier lease of ours is still alive: it ends by itself.
+                    env.sleep(Duration::from_millis(500)).await;
+                    continue;
+                }
+                Either::Right(Err(error)) => {
+                    tracing::warn!(%error, "cannot register; trying again");
+                    backoff.wait(env).await;
+                    continue;
+                }
+            };
+            backoff = Backoff::default();
+            tracing::info!(node = %self.owner, session = session.revision.0, "registered");
+            let _ = out.send(Some(session.clone()));
+            match race(leaving.cancelled(), session_over(env, &session)).await {
+                Either::Left(_) => {
+                    let _ = out.send(None);
+                    session.close().await;
+                    return;
+                }
+                Either::Right(()) => {
+                    tracing::warn!("the session is lost; registering again");
+                    let _ = out.send(None);
+                    session.close().await;
+                }
+            }
+        }
+    }
+
+    fn node_record(&self) -> NodeRecord {
+        NodeRecord {
+            address: self.config.address.clone(),
+            slots: self.config.slots,
+            queues: self.config.queues.clone(),
+            handlers: self.executors.handlers.keys().cloned().collect(),
+            commands: self.executors.commands.is_some(),
+            since_ms: self.store.env().wall_ms(),
+            tzdb: tzdb(),
+        }
+    }
+
+    /// Stands for election for ever; leads whenever elected.
+    async fn stand(
+        &self,
+        meta: Meta,
+        sessions: watch::Receiver<Option<Arc<Session>>>,
+        shutdown: CancelToken,
+    ) {
+        if meta.tzdb > tzdb() {
+            tracing::error!(
+                ours = tzdb(),
+                theirs = meta.tzdb,
+                "this node's time zone data is older than the cluster's: it works, but does not lead; upgrade it"
+            );
+            shutdown.cancelled().await;
+            return;
+        }
+        let env = self.store.env();
+        if let Err(error) = raise_tzdb(&self.store, &self.keys, &meta).await {
+            tracing::warn!(%error, "cannot note the time zone data in the store");
+        }
+        let context = LeaderContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            meta,
+            clock: self.clock.clone(),
+            relist_ms: self.config.relist_ms,
+            lost_grace_ms: self.config.lost_grace_ms,
+        };
+        while !shutdown.is_cancelled() {
+            let ready = async {
+                // A node that is not registered, or whose clock just jumped, must not lead.
+                let mut sessions = sessions.clone();
+                let _ = sessions.wait_for(Option::is_some).await;
+                while let ClockState::Held { step_ms, .. } = self.clock.state() {
+                    tracing::warn!(step_ms, "the wall clock stepped; not standing for election");
+                    env.sleep(Duration::from_secs(1)).await;
+                }
+                campaign(
+                    &self.store,
+                    &self.keys.leader(),
+                    self.config.relist_ms,
+                    self.config.leader_ttl_ms,
+                    || LeaderRecord {
+                        owner: self.owner.clone(),
+                        since_ms: env.wall_ms(),
+                    },
+                )
+                .await
+            };
+            let session = match race(shutdown.cancelled(), ready).await {
+                Either::Left(_) => return,
+                Either::Right(session) => Arc::new(session),
+            };
+            tracing::info!(node = %self.owner, term = session.revision.0, "elected");
+            let leading = lead(&context, session.clone());
+            let resigned = matches!(race(shutdown.cancelled(), leading).await, Either::Left(_));
+            session.close().await;
+            tracing::info!(term = session.revision.0, resigned, "no longer leading");
+            // Whatever ended the lead may be at this node: let others go first.
+            let _ = race(shutdown.cancelled(), env.sleep(Duration::from_secs(1))).await;
+        }
+    }
+}
+
+/// Completes when the session is gone: the store said so, or whoever used it found out.
+async fn session_over(env: &SharedEnv, session: &Session) {
+    let _ = race(session.ended(), async {
+        // `end()` on the trust is how a worker says that its guard failed.
+        while !session.trust.is_ended() {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+}

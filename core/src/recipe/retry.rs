@@ -1,0 +1,248 @@
+//! Deadlines for every call, and the only cure for an unknown outcome: the same request again.
+//!
+//! What can go wrong: a write whose answer is lost may have been applied, or may be applied later.
+//! Whoever treats that as "somebody else won", or plans anew, writes twice. So a guarded
+//! transaction is resubmitted *as it was* until the answer is definite. That is safe because it
+//! consumes its guard: it applies at most once, and a conflict on the guard is final.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{
+    BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Lease,
+    LeaseId, Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+};
+use crate::env::{SharedEnv, timeout};
+
+/// A store whose calls end in time.
+#[derive(Clone)]
+pub struct Store {
+    backend: Arc<dyn CoordinationBackend>,
+    env: SharedEnv,
+    timeout_ms: u64,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store(timeout {} ms)", self.timeout_ms)
+    }
+}
+
+/// Waits between tries: from 50 ms to 2 s, halved at random so that nodes do not march in step.
+pub struct Backoff {
+    next_ms: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next_ms: 50 }
+    }
+}
+
+impl Backoff {
+    /// Waits, each time longer.
+    pub async fn wait(&mut self, env: &SharedEnv) {
+        let half = self.next_ms / 2;
+        let jitter = env.random_u64() % (half + 1);
+        env.sleep(Duration::from_millis(half + jitter)).await;
+        self.next_ms = (self.next_ms * 2).min(2_000);
+    }
+}
+
+impl Store {
+    /// A store whose calls take at most `timeout_ms`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn CoordinationBackend>, env: SharedEnv, timeout_ms: u64) -> Self {
+        Self {
+            backend,
+            env,
+            timeout_ms,
+        }
+    }
+
+    /// The outside world.
+    #[must_use]
+    pub fn env(&self) -> &SharedEnv {
+        &self.env
+    }
+
+    async fn limit<T>(
+        &self,
+        late: fn(String) -> BackendError,
+        call: impl Future<Output = BackendResult<T>>,
+    ) -> BackendResult<T> {
+        match timeout(&*self.env, Duration::from_millis(self.timeout_ms), call).await {
+            Some(answer) => answer,
+            None => Err(late(format!("no answer within {} ms", self.timeout_ms))),
+        }
+    }
+
+    /// One entry, now.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::range`]; a late answer is [`BackendError::Unavailable`].
+    pub async fn get(&self, key: &[u8]) -> BackendResult<Option<Entry>> {
+        self.limit(BackendError::Unavailable, self.backend.get(key))
+            .await
+    }
+
+    /// One page.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::range`]; a late answer is [`BackendError::Unavailable`].
+    pub async fn range(
+        &self,
+        span: &Span,
+        limit: PageLimit,
+        at: Option<Revision>,
+    ) -> BackendResult<Page> {
+        self.limit(
+            BackendError::Unavailable,
+            self.backend.range(span, limit, at),
+        )
+        .await
+    }
+
+    /// All entries of a span at one revision: `at`, or the newest.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::range`], [`BackendError::Compacted`] among them when the span
+    /// is so large that its revision is gone before the last page: start over.
+    pub async fn list(
+        &self,
+        span: &Span,
+        at: Option<Revision>,
+    ) -> BackendResult<(Vec<Entry>, Revision)> {
+        let mut entries = Vec::new();
+        let mut rest = span.clone();
+        let mut at = at;
+        loop {
+            let page = self.range(&rest, PageLimit::default(), at).await?;
+            at = Some(page.revision);
+            entries.extend(page.entries);
+            match entries.last() {
+                Some(last) if page.more => rest = span.after(&last.key),
+                _ => return Ok((entries, page.revision)),
+            }
+        }
+    }
+
+    /// One try of a transaction.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::commit`]; a late answer is [`BackendError::Unknown`].
+    pub async fn try_commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
+        self.limit(BackendError::Unknown, self.backend.commit(txn))
+            .await
+    }
+
+    /// One try of a batch.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::commit_batch`]; a late answer is [`BackendError::Unknown`].
+    pub async fn try_batch(
+        &self,
+        guard: &[Requirement],
+        txns: &[Txn],
+    ) -> BackendResult<BatchOutcome> {
+        self.limit(
+            BackendError::Unknown,
+            self.backend.commit_batch(guard, txns),
+        )
+        .await
+    }
+
+    /// The same transaction until the answer is definite, for ever if need be. The transaction
+    /// must consume its guard.
+    ///
+    /// # Errors
+    /// Only kinds that repeating cannot help.
+    pub async fn settle(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.try_commit(txn).await {
+                Err(e) if e.is_transient() => {
+                    tracing::warn!(error = %e, "transaction not settled; trying it again as it was");
+                    backoff.wait(&self.env).await;
+                }
+                definite => return definite,
+            }
+        }
+    }
+
+    /// The same batch until the answer is definite, for ever if need be.
+    ///
+    /// # Errors
+    /// Only kinds that repeating cannot help.
+    pub async fn settle_batch(
+        &self,
+        guard: &[Requirement],
+        txns: &[Txn],
+    ) -> BackendResult<BatchOutcome> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.try_batch(guard, txns).await {
+                Err(e) if e.is_transient() => {
+                    tracing::warn!(error = %e, "batch not settled; trying it again as it was");
+                    backoff.wait(&self.env).await;
+                }
+                definite => return definite,
+            }
+        }
+    }
+
+    /// As [`Store::settle`], but gives up after `within_ms`: for callers that a person waits for.
+    ///
+    /// # Errors
+    /// The last transient error when time is up; then the transaction was applied once, will be
+    /// applied once, or not at all.
+    pub async fn settle_within(&self, txn: &Txn, within_ms: u64) -> BackendResult<TxnOutcome> {
+        let deadline = self.env.monotonic_ms() + within_ms;
+        let mut backoff = Backoff::default();
+        loop {
+            match self.try_commit(txn).await {
+                Err(e) if e.is_transient() && self.env.monotonic_ms() < deadline => {
+                    backoff.wait(&self.env).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// A new lease.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::grant`].
+    pub async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
+        self.limit(BackendError::Unknown, self.backend.grant(ttl_ms))
+            .await
+    }
+
+    /// Prolongs a lease.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::keep_alive`].
+    pub async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
+        self.limit(BackendError::Unknown, self.backend.keep_alive(lease))
+            .await
+    }
+
+    /// Ends a lease.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::revoke`].
+    pub async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
+        self.limit(BackendError::Unknown, self.backend.revoke(lease))
+            .await
+    }
+
+    /// Opens a watch.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::watch`].
+    pub async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>> {
+        self.limit(BackendError::Unavailable, self.backend.watch(span, from))
+            .await
+    }
+}

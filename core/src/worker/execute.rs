@@ -1,0 +1,275 @@
+//! One attempt: run the user's code, watch it, and report how it ended.
+//!
+//! What can go wrong: the code hangs, panics, ignores that it was told to stop; the session is lost
+//! while it runs; the store is away when it ends. Nothing of this may lose the result, and nothing
+//! may start the code twice.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::Either;
+
+use crate::backend::{BackendResult, Entry, Requirement, Txn, TxnOutcome};
+use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::env::{BoxFuture, SharedEnv, race};
+use crate::handler::{CommandLine, Execution, Executors, RunContext};
+use crate::job::Definition;
+use crate::job::finish::{self, Attempt, End};
+use crate::job::record::{RunRecord, decode, encode};
+use crate::job::run::{FailReason, Owner};
+use crate::job::spec::CommandSpec;
+use crate::recipe::session::Trust;
+
+use super::WorkerContext;
+
+/// How often a fenced run looks at its session.
+const FENCE_CHECK: Duration = Duration::from_millis(100);
+
+/// An attempt that is RUNNING and ours.
+pub struct Running {
+    /// The attempt, RUNNING.
+    pub attempt: Attempt,
+    /// What it follows.
+    pub definition: Arc<Definition>,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its session's trust.
+    pub trust: Trust,
+    /// Stops it.
+    pub canceller: Arc<Canceller>,
+    /// Told to stop.
+    pub token: CancelToken,
+}
+
+/// Runs the attempt and reports its end.
+pub async fn execute(context: Arc<WorkerContext>, executors: Arc<Executors>, running: Running) {
+    // RUNNING is durable, but if nobody may rely on our session any more, somebody may be about to
+    // decide that we are lost: better not to start what will count as lost.
+    let execution = if running.trust.holds() {
+        let run_context = run_context(&context, &running);
+        let code = start(&executors, &running.definition, run_context);
+        supervise(&context, &running, code).await
+    } else {
+        Execution::failed(
+            FailReason::NotStarted,
+            "the worker lost its session before it started",
+        )
+    };
+    report(&context, &running, &execution).await;
+}
+
+fn run_context(context: &WorkerContext, running: &Running) -> RunContext {
+    let record = &running.attempt.record;
+    let spec = &running.definition.spec;
+    RunContext {
+        job_id: record.job.clone(),
+        run_id: record.run.clone(),
+        attempt: record.attempt,
+        scheduled_at_ms: record.scheduled_ms,
+        fencing_token: running
+            .attempt
+            .token(context.epoch)
+            .unwrap_or(crate::handler::FencingToken(0)),
+        payload: record
+            .payload
+            .clone()
+            .unwrap_or_else(|| spec.payload.clone()),
+        trace_id: record.trace_id(),
+        timeout_ms: spec.timeout.ms(),
+        kill_grace_ms: context.kill_grace_ms,
+        cancel: running.token.clone(),
+        fence: spec.is_fenced().then(|| running.trust.clone()),
+    }
+}
+
+/// The user's code as a future that never panics.
+fn start(
+    executors: &Executors,
+    definition: &Definition,
+    context: RunContext,
+) -> BoxFuture<'static, Execution> {
+    let run = &definition.spec.run;
+    if let Some(name) = &run.handler {
+        let Some(handler) = executors.handlers.get(name).cloned() else {
+            return ready(FailReason::NoHandler, format!("no handler `{name}` here"));
+        };
+        return Box::pin(async move {
+            match AssertUnwindSafe(handler.run(context)).catch_unwind().await {
+                Ok(Ok(())) => Execution::success(),
+                Ok(Err(error)) => Execution::failed(FailReason::Error, error.to_string()),
+                Err(panic) => Execution::failed(FailReason::Panic, panic_text(panic.as_ref())),
+            }
+        });
+    }
+    match (&executors.commands, command_line(definition)) {
+        (Some(commands), Some(command)) => {
+            let commands = commands.clone();
+            Box::pin(async move {
+                match AssertUnwindSafe(commands.execute(context, command))
+                    .catch_unwind()
+                    .await
+                {
+                    Ok(execution) => execution,
+                    Err(panic) => Execution::failed(FailReason::Panic, panic_text(panic.as_ref())),
+                }
+            })
+        }
+        _ => ready(FailReason::Error, "this node cannot run it".to_owned()),
+    }
+}
+
+/// The command of a definition, if it has one.
+#[must_use]
+pub fn command_line(definition: &Definition) -> Option<CommandLine> {
+    let run = &definition.spec.run;
+    let argv = match run.command.as_ref()? {
+        CommandSpec::Argv(argv) => argv.clone(),
+        // The executor knows the commands that its node's files declare.
+        CommandSpec::Named(name) => vec![name.clone()],
+    };
+    Some(CommandLine {
+        argv,
+        env: run.env.clone(),
+    })
+}
+
+fn ready(reason: FailReason, message: String) -> BoxFuture<'static, Execution> {
+    Box::pin(std::future::ready(Execution::failed(reason, message)))
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into());
+    format!("panic: {text}")
+}
+
+/// Waits for the code; tells it to stop when it must, and gives it up when it does not.
+async fn supervise(
+    context: &WorkerContext,
+    running: &Running,
+    mut code: BoxFuture<'static, Execution>,
+) -> Execution {
+    let env = context.store.env();
+    let spec = &running.definition.spec;
+    let cause = match race(&mut code, stop_cause(env, running)).await {
+        Either::Left(execution) => return execution,
+        Either::Right(cause) => cause,
+    };
+    running.canceller.stop(cause);
+    // A command needs its own grace to be asked and killed; a handler only has to return.
+    let patience_ms = if spec.run.handler.is_some() {
+        context.kill_grace_ms
+    } else {
+        context.kill_grace_ms + 5_000
+    };
+    match race(code, env.sleep(Duration::from_millis(patience_ms))).await {
+        Either::Left(Execution {
+            failure: Some(failure),
+            ..
+        }) if spec.run.handler.is_some() => Execution::stopped(cause, failure.message),
+        Either::Left(execution) => execution,
+        Either::Right(()) => Execution::stopped(
+            cause,
+            format!("it did not stop within {patience_ms} ms after it was told to"),
+        ),
+    }
+}
+
+/// Completes when the code must stop.
+async fn stop_cause(env: &SharedEnv, running: &Running) -> StopCause {
+    let spec = &running.definition.spec;
+    let timeout = env.sleep(Duration::from_millis(spec.timeout.ms()));
+    let fence = async {
+        if !spec.is_fenced() {
+            return std::future::pending().await;
+        }
+        while running.trust.holds() {
+            env.sleep(FENCE_CHECK).await;
+        }
+    };
+    match race(running.token.cancelled(), race(timeout, fence)).await {
+        Either::Left(cause) => cause,
+        Either::Right(Either::Left(())) => StopCause::Timeout,
+        Either::Right(Either::Right(())) => StopCause::Fenced,
+    }
+}
+
+/// Makes the end durable, however long the store is away.
+async fn report(context: &WorkerContext, running: &Running, execution: &Execution) {
+    let env = context.store.env();
+    let nonce = env.random_u64();
+    let end = End {
+        now_ms: context.clock.now_ms(),
+        nonce,
+        epoch: context.epoch,
+        execution: Some(execution),
+        error: None,
+        spec: Some(&running.definition.spec),
+    };
+    let event = finish::finished(&running.owner, execution);
+    let attempt = &running.attempt;
+    let txn = match finish::end(&context.keys, attempt, &event, &end) {
+        Ok(txn) => txn,
+        Err(illegal) => {
+            tracing::error!(run = attempt.key.run, %illegal, "cannot report");
+            return;
+        }
+    };
+    let outcome = context.store.settle(&txn).await;
+    let run = &attempt.key.run;
+    match outcome {
+        Ok(TxnOutcome::Applied { .. }) => {
+            tracing::debug!(run, attempt = attempt.key.attempt, "reported");
+        }
+        Ok(TxnOutcome::Conflict { seen }) => {
+            let done = seen.into_iter().nth(1).flatten();
+            if is_ours(done.as_ref(), nonce) {
+                return;
+            }
+            tracing::warn!(run, "the run was decided otherwise before its result came");
+            if let Err(error) = keep_late(context, attempt, execution, done.as_ref()).await {
+                tracing::error!(run, %error, "the late result is lost");
+            }
+        }
+        Err(error) => tracing::error!(run, %error, "the result is lost"),
+    }
+}
+
+/// Whether an earlier copy of our own write won.
+fn is_ours(done: Option<&Entry>, nonce: u64) -> bool {
+    done.and_then(|entry| decode::<RunRecord>(&entry.value).ok())
+        .is_some_and(|record| record.nonce == nonce)
+}
+
+/// No observed result vanishes: it stays beside the record that decided the run.
+async fn keep_late(
+    context: &WorkerContext,
+    attempt: &Attempt,
+    execution: &Execution,
+    done: Option<&Entry>,
+) -> BackendResult<()> {
+    let Some(done) = done else { return Ok(()) };
+    let text = match &execution.failure {
+        None => "SUCCESS".to_owned(),
+        Some(failure) => format!("FAILED {}: {}", failure.reason, failure.message),
+    };
+    let late = context.keys.late(&attempt.key);
+    let txn = Txn::new()
+        .require(Requirement::Absent(late.clone()))
+        .require(Requirement::Created(done.key.clone(), done.created))
+        .put(late, encode(&Late { result: text }));
+    // A late copy writes the same text again, or finds the record pruned and writes nothing.
+    context.store.settle(&txn).await.map(|_| ())
+}
+
+/// What a record under `late/` holds.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub struct Late {
+    /// The result, in words.
+    pub result: String,
+}

@@ -1,0 +1,580 @@
+//! The worker: claim -> start -> run -> report.
+//!
+//! What can go wrong: two workers want one run (the record decides); the session is lost between
+//! claim and start (the start requires it); the answer to a claim is lost (the same request again,
+//! until it is definite); a claim succeeded that we no longer know of (given back when the runs
+//! are read next). LOCKED is durable before RUNNING, and RUNNING before the user's code.
+
+pub mod execute;
+pub mod queue;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tokio::sync::{mpsc, watch};
+
+use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, Txn, TxnOutcome};
+use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::clock::{ClockState, FireClock};
+use crate::env::{TaskHandle, race};
+use crate::handler::{Execution, Executors};
+use crate::job::Definition;
+use crate::job::finish::{self, Attempt, End};
+use crate::job::record::{RunRecord, encode};
+use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::keys::{AttemptKey, Keys};
+use crate::recipe::retry::Store;
+use crate::recipe::session::{Session, Trust};
+use crate::recipe::view::{View, ViewEvent, forward};
+
+use execute::{Running, command_line, execute};
+use queue::Queue;
+
+/// What a worker works with.
+pub struct WorkerContext {
+    /// The store.
+    pub store: Store,
+    /// The namespace's keys.
+    pub keys: Keys,
+    /// The namespace's epoch.
+    pub epoch: u8,
+    /// Time of records.
+    pub clock: Arc<FireClock>,
+    /// Who we are.
+    pub owner: Owner,
+    /// How many runs at once.
+    pub slots: usize,
+    /// The queues we serve.
+    pub queues: Vec<String>,
+    /// How long a run that was told to stop may take, in milliseconds.
+    pub kill_grace_ms: u64,
+    /// How long running work may take after a shutdown, in milliseconds.
+    pub drain_timeout_ms: u64,
+    /// How often views are listed anew, in milliseconds.
+    pub relist_ms: u64,
+}
+
+/// Claims a request at most.
+const MAX_CLAIMS: usize = 50;
+/// Sleeping is a hint: the loop looks around at least so often.
+const TICK_MS: u64 = 500;
+/// Definitions kept at hand.
+const MAX_DEFINITIONS: usize = 10_000;
+
+/// The session that the node has at the moment.
+pub type CurrentSession = watch::Receiver<Option<Arc<Session>>>;
+
+enum Input {
+    Runs(ViewEvent),
+    Cancels(ViewEvent),
+    Ended(AttemptKey),
+}
+
+/// Works until `shutdown`, then drains.
+pub async fn work(
+    context: Arc<WorkerContext>,
+    executors: Arc<Executors>,
+    sessions: CurrentSession,
+    shutdown: CancelToken,
+) {
+    let (inputs, mut inbox) = mpsc::channel(1_024);
+    let view = |span| View::new(context.store.clone(), span, context.relist_ms);
+    let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
+    let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    let env = context.store.env().clone();
+    let mut worker = Worker {
+        queue: Queue::new(&context.queues, &executors),
+        context,
+        executors,
+        sessions,
+        inputs,
+        held: BTreeMap::new(),
+        definitions: BTreeMap::new(),
+        reconciled: None,
+    };
+    while !shutdown.is_cancelled() {
+        worker.step(&mut inbox).await;
+        let now_ms = worker.context.clock.now_ms();
+        let wait_ms = worker.queue.wait_ms(now_ms).clamp(1, TICK_MS);
+        let wake = race(
+            shutdown.cancelled(),
+            env.sleep(Duration::from_millis(wait_ms)),
+        );
+        if let Either::Left(Some(input)) = race(inbox.recv(), wake).await {
+            worker.take(input).await;
+        }
+    }
+    worker.drain(&mut inbox).await;
+}
+
+struct Held {
+    canceller: Arc<Canceller>,
+    /// Ends the execution when dropped; `None` while it is being claimed.
+    task: Option<TaskHandle>,
+}
+
+struct Worker {
+    context: Arc<WorkerContext>,
+    executors: Arc<Executors>,
+    sessions: CurrentSession,
+    inputs: mpsc::Sender<Input>,
+    queue: Queue,
+    held: BTreeMap<AttemptKey, Held>,
+    definitions: BTreeMap<(String, u64, u64), Arc<Definition>>,
+    /// The session under which the runs were last checked for strays.
+    reconciled: Option<Revision>,
+}
+
+impl Worker {
+    /// Takes everything that has arrived, then claims what there is room for.
+    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) {
+        while let Ok(input) = inbox.try_recv() {
+            self.take(input).await;
+        }
+        let session = self.sessions.borrow().clone();
+        let Some(session) = session.filter(|s| s.trust.holds()) else {
+            return;
+        };
+        if self.reconciled != Some(session.revision) {
+            match self
+                .context
+                .store
+                .list(&self.context.keys.runs(), None)
+                .await
+            {
+                Ok((entries, _)) => {
+                    self.queue.clear();
+                    entries.iter().for_each(|entry| self.offer(entry));
+                    self.reconciled = Some(session.revision);
+                    self.give_back_strays(&entries).await;
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
+            }
+        }
+        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
+            // The leader would judge a new run's time limit by a clock that ours stands behind: it
+            // would end, and start again elsewhere, what still runs here.
+            tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
+            return;
+        }
+        if let Err(error) = self.claim(&session).await {
+            tracing::error!(%error, "cannot claim");
+        }
+    }
+
+    async fn take(&mut self, input: Input) {
+        match input {
+            Input::Ended(key) => {
+                self.held.remove(&key);
+            }
+            Input::Runs(ViewEvent::Listed(entries, _)) => {
+                self.queue.clear();
+                for entry in &entries {
+                    self.offer(entry);
+                }
+                self.give_back_strays(&entries).await;
+            }
+            Input::Runs(ViewEvent::Changed(changes)) => {
+                for event in &changes.events {
+                    match event {
+                        Event::Put(entry) => self.offer(entry),
+                        Event::Delete { key, .. } => {
+                            if let Some(key) = self.context.keys.parse_attempt(key) {
+                                self.queue.remove(&key);
+                            }
+                        }
+                    }
+                }
+            }
+            Input::Cancels(ViewEvent::Listed(entries, _)) => {
+                for entry in &entries {
+                    self.cancel(&entry.key);
+                }
+            }
+            Input::Cancels(ViewEvent::Changed(changes)) => {
+                for event in &changes.events {
+                    if let Event::Put(entry) = event {
+                        self.cancel(&entry.key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn cancel(&self, key: &[u8]) {
+        let Some(run) = self.context.keys.parse_cancel(key) else {
+            return;
+        };
+        for (key, held) in &self.held {
+            if key.run == run {
+                held.canceller.stop(StopCause::Cancelled);
+            }
+        }
+    }
+
+    fn offer(&mut self, entry: &Entry) {
+        match Attempt::read(&self.context.keys, entry) {
+            Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
+            Some(attempt) => self.queue.remove(&attempt.key),
+            None => {}
+        }
+    }
+
+    /// Claims what there is room for, starts it, and hands it to a task of its own.
+    async fn claim(&mut self, session: &Arc<Session>) -> BackendResult<()> {
+        loop {
+            let free = self
+                .context
+                .slots
+                .saturating_sub(self.held.len())
+                .min(MAX_CLAIMS);
+            let wanted = self.queue.take(free, self.context.clock.now_ms());
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let locked = self.lock(session, wanted).await?;
+            let (running, left) = self.start(session, locked).await?;
+            // Before anything else is waited for: what is RUNNING must run.
+            for running in running {
+                self.run(running, session.trust.clone());
+            }
+            // These did not start: most likely somebody cancelled them.
+            for attempt in left {
+                self.abandon_if_cancelled(attempt).await;
+            }
+            if !session.trust.holds() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// PENDING -> LOCKED, in one request.
+    async fn lock(
+        &mut self,
+        session: &Session,
+        wanted: Vec<Attempt>,
+    ) -> BackendResult<Vec<Attempt>> {
+        let now_ms = self.context.clock.now_ms();
+        let mut txns = Vec::new();
+        let mut records = Vec::new();
+        for attempt in wanted {
+            let claim = finish::claim(&self.context.keys, &attempt, &self.context.owner, now_ms);
+            let Ok((txn, record)) = claim else { continue };
+            txns.push(txn);
+            records.push((attempt.key.clone(), record));
+            self.held.insert(attempt.key, Held::new());
+        }
+        self.commit(session, &txns, records).await
+    }
+
+    /// LOCKED -> RUNNING, in one request; what cannot run here is given back. Gives what runs now,
+    /// and what did not start.
+    async fn start(
+        &mut self,
+        session: &Session,
+        locked: Vec<Attempt>,
+    ) -> BackendResult<(Vec<(Attempt, Arc<Definition>)>, Vec<Attempt>)> {
+        let mut txns = Vec::new();
+        let mut records = Vec::new();
+        let mut definitions = BTreeMap::new();
+        let mut before = BTreeMap::new();
+        for attempt in locked {
+            let definition = match self.runnable(&attempt).await {
+                Ok(definition) => definition,
+                Err(reason) => {
+                    self.decline(attempt, &reason).await;
+                    continue;
+                }
+            };
+            let now_ms = self.context.clock.now_ms();
+            let end_ms = definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + 5_000;
+            let start = finish::start(
+                &self.context.keys,
+                &attempt,
+                &self.context.owner,
+                u8::try_from(txns.len()).unwrap_or(u8::MAX),
+                now_ms,
+                now_ms.saturating_add(i64::try_from(end_ms).unwrap_or(i64::MAX)),
+            );
+            let Ok((txn, record)) = start else { continue };
+            txns.push(txn);
+            records.push((attempt.key.clone(), record));
+            definitions.insert(attempt.key.clone(), definition);
+            before.insert(attempt.key.clone(), attempt);
+        }
+        let running = self.commit(session, &txns, records).await?;
+        let running: Vec<_> = running
+            .into_iter()
+            .filter_map(|attempt| {
+                before.remove(&attempt.key);
+                let definition = definitions.remove(&attempt.key)?;
+                Some((attempt, definition))
+            })
+            .collect();
+        Ok((running, before.into_values().collect()))
+    }
+
+    /// Commits one step of several runs under the session; gives those that took it. The others are
+    /// no longer held.
+    async fn commit(
+        &mut self,
+        session: &Session,
+        txns: &[Txn],
+        records: Vec<(AttemptKey, RunRecord)>,
+    ) -> BackendResult<Vec<Attempt>> {
+        if txns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = self
+            .context
+            .store
+            .settle_batch(&[session.guard()], txns)
+            .await;
+        let (revision, outcomes) = match answer {
+            Ok(BatchOutcome::Judged { revision, outcomes }) => (revision, outcomes),
+            other => {
+                // The session is gone. Nothing is known of earlier copies of the request; whatever
+                // they did is found and given back when the runs are read next.
+                for (key, _) in &records {
+                    self.held.remove(key);
+                }
+                self.reconciled = None;
+                session.trust.end();
+                return other.map(|_| Vec::new());
+            }
+        };
+        let mut taken = Vec::new();
+        for ((key, record), outcome) in records.into_iter().zip(outcomes) {
+            let modified = match outcome {
+                TxnOutcome::Applied { .. } => Some(revision),
+                // An earlier copy of this very request may have won.
+                TxnOutcome::Conflict { seen } => seen
+                    .into_iter()
+                    .next()
+                    .flatten()
+                    .filter(|entry| entry.value == encode(&record))
+                    .map(|entry| entry.modified),
+            };
+            match modified {
+                Some(modified) => taken.push(Attempt {
+                    key,
+                    record,
+                    modified,
+                }),
+                None => {
+                    self.held.remove(&key);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The definition that a run follows; `None` when it is gone or cannot be decoded.
+    async fn definition(&mut self, attempt: &Attempt) -> BackendResult<Option<Arc<Definition>>> {
+        let record = &attempt.record;
+        let id = (record.job.clone(), record.job_uid, record.generation);
+        if !self.definitions.contains_key(&id) {
+            let key =
+                self.context
+                    .keys
+                    .def(attempt.key.partition, &attempt.key.job, record.generation);
+            let Some(entry) = self.context.store.get(&key).await? else {
+                return Ok(None);
+            };
+            // Only the policies are used here, so the anchor of `every` does not matter.
+            let definition = match Definition::decode(&entry.value, record.created_ms) {
+                Ok(definition) => definition,
+                Err(error) => {
+                    tracing::error!(run = record.run, %error, "its definition cannot be read");
+                    return Ok(None);
+                }
+            };
+            if self.definitions.len() >= MAX_DEFINITIONS {
+                self.definitions.clear();
+            }
+            self.definitions.insert(id.clone(), Arc::new(definition));
+        }
+        Ok(self.definitions.get(&id).cloned())
+    }
+
+    /// The definition of a run that can run here, or why it cannot.
+    async fn runnable(&mut self, attempt: &Attempt) -> Result<Arc<Definition>, String> {
+        let definition = self.definition(attempt).await.map_err(|e| e.to_string())?;
+        let definition = definition.ok_or("its definition is gone or cannot be read")?;
+        if let Some(command) = command_line(&definition) {
+            let commands = self.executors.commands.as_ref();
+            commands
+                .ok_or("this node runs no commands")?
+                .allows(&command)?;
+        }
+        Ok(definition)
+    }
+
+    /// LOCKED -> PENDING: for another node, or for the leader to end in time.
+    async fn decline(&mut self, attempt: Attempt, reason: &str) {
+        tracing::warn!(run = attempt.key.run, reason, "not run here");
+        self.queue.avoid(&attempt.key);
+        let event = RunEvent::Decline(self.context.owner.clone());
+        if let Ok(txn) = finish::give_back(&self.context.keys, &attempt, &event) {
+            let settled = self.context.store.settle(&txn).await;
+            if let Err(error) = settled {
+                tracing::error!(run = attempt.key.run, %error, "cannot give the run back");
+            }
+        }
+        self.held.remove(&attempt.key);
+    }
+
+    async fn abandon_if_cancelled(&mut self, attempt: Attempt) {
+        let cancel = self.context.keys.cancel(&attempt.key.run);
+        let wanted = self.context.store.get(&cancel).await;
+        if !matches!(wanted, Ok(Some(_))) {
+            // Whoever moved it knows more; the view will tell, and strays are given back.
+            self.reconciled = None;
+            return;
+        }
+        let end = End {
+            now_ms: self.context.clock.now_ms(),
+            nonce: self.context.store.env().random_u64(),
+            epoch: self.context.epoch,
+            execution: None,
+            error: Some("cancelled before it started".into()),
+            spec: None,
+        };
+        let event = RunEvent::Abandon(FailReason::Cancelled);
+        if let Ok(txn) = finish::end(&self.context.keys, &attempt, &event, &end)
+            && let Err(error) = self.context.store.settle(&txn).await
+        {
+            tracing::error!(run = attempt.key.run, %error, "cannot end the cancelled run");
+        }
+    }
+
+    /// Under the session that made it RUNNING: a later one proves nothing about the time between,
+    /// in which the run may have been taken for lost.
+    fn run(&mut self, (attempt, definition): (Attempt, Arc<Definition>), trust: Trust) {
+        let key = attempt.key.clone();
+        let (canceller, token) = Canceller::new();
+        let canceller = Arc::new(canceller);
+        let running = Running {
+            attempt,
+            definition,
+            owner: self.context.owner.clone(),
+            trust,
+            canceller: canceller.clone(),
+            token,
+        };
+        let (context, executors) = (self.context.clone(), self.executors.clone());
+        let (inputs, ended) = (self.inputs.clone(), key.clone());
+        let task = self.context.store.env().spawn(
+            "run",
+            Box::pin(async move {
+                execute(context, executors, running).await;
+                let _ = inputs.send(Input::Ended(ended)).await;
+            }),
+        );
+        let held = Held {
+            canceller,
+            task: Some(task),
+        };
+        self.held.insert(key, held);
+    }
+
+    /// Records that name this incarnation although nothing here holds them: LOCKED goes back, and
+    /// RUNNING was never executed (whatever we execute, we hold until its end is durable).
+    async fn give_back_strays(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            let Some(attempt) = Attempt::read(&self.context.keys, entry) else {
+                continue;
+            };
+            if attempt.record.owner.as_ref() != Some(&self.context.owner)
+                || self.held.contains_key(&attempt.key)
+            {
+                continue;
+            }
+            tracing::warn!(run = attempt.key.run, state = %attempt.record.state, "a stray of ours; given back");
+            match attempt.record.state {
+                RunState::Locked => self.decline_stray(&attempt).await,
+                RunState::Running => self.end_unstarted(&attempt).await,
+                _ => {}
+            }
+        }
+    }
+
+    async fn decline_stray(&self, attempt: &Attempt) {
+        let event = RunEvent::Decline(self.context.owner.clone());
+        if let Ok(txn) = finish::give_back(&self.context.keys, attempt, &event) {
+            // A conflict says that it has moved on already.
+            let _ = self.context.store.settle(&txn).await;
+        }
+    }
+
+    async fn end_unstarted(&mut self, attempt: &Attempt) {
+        // Its definition says whether another attempt follows: one does, unless the job is gone.
+        // Without knowing, nothing is decided.
+        let definition = match self.definition(attempt).await {
+            Ok(definition) => definition,
+            Err(error) => {
+                tracing::warn!(run = attempt.key.run, %error, "cannot read its definition; trying again");
+                self.reconciled = None;
+                return;
+            }
+        };
+        let execution = Execution::failed(FailReason::NotStarted, "it was never started");
+        let end = End {
+            now_ms: self.context.clock.now_ms(),
+            nonce: self.context.store.env().random_u64(),
+            epoch: self.context.epoch,
+            execution: Some(&execution),
+            error: None,
+            spec: definition.as_ref().map(|d| &d.spec),
+        };
+        let event = finish::finished(&self.context.owner, &execution);
+        if let Ok(txn) = finish::end(&self.context.keys, attempt, &event, &end) {
+            let _ = self.context.store.settle(&txn).await;
+        }
+    }
+
+    /// Waits for running work; what is not done in time is told to stop.
+    async fn drain(mut self, inbox: &mut mpsc::Receiver<Input>) {
+        let env = self.context.store.env().clone();
+        if !self.held.is_empty() {
+            tracing::info!(running = self.held.len(), "waiting for running work");
+        }
+        let deadline = env.monotonic_ms() + self.context.drain_timeout_ms;
+        let last = deadline + 2 * self.context.kill_grace_ms + 10_000;
+        let mut stopped = false;
+        while !self.held.is_empty() && env.monotonic_ms() < last {
+            if !stopped && env.monotonic_ms() >= deadline {
+                stopped = true;
+                tracing::warn!(running = self.held.len(), "stopping what still runs");
+                for held in self.held.values() {
+                    held.canceller.stop(StopCause::Fenced);
+                }
+            }
+            let tick = env.sleep(Duration::from_millis(100));
+            if let Either::Left(Some(input)) = race(inbox.recv(), tick).await {
+                match input {
+                    Input::Ended(_) | Input::Cancels(_) => self.take(input).await,
+                    Input::Runs(_) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Held {
+    fn new() -> Self {
+        Self {
+            canceller: Arc::new(Canceller::new().0),
+            task: None,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The task has ended by itself when its key is let go, except at the very end of a drain.
+        drop(self.task.take());
+    }
+}

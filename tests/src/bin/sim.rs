@@ -1,0 +1,28 @@
+//! Runs simulations from seeds, checks them, and says how to run a failure again.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a command line tool"
+)]
+
+use std::process::ExitCode;
+
+use punctual_tests::sim::campaign::{Campaign, Options};
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}\n\n{}", Options::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    let campaign = Campaign::run(&options, |line| eprintln!("{line}"));
+    println!("{}", campaign.json());
+    if campaign.failed() {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    }
+}

@@ -1,0 +1,115 @@
+//! After healing: one leader, no dead owner, no run that nobody ends, every node alive.
+//! (That everything due is decided is the business of `exactly_once`.)
+
+use std::collections::BTreeSet;
+
+use punctual::job::record::{LeaderRecord, RunRecord, decode};
+use punctual::job::run::{Owner, RunState};
+use punctual::keys::Keys;
+
+use super::history::{History, Violation};
+use crate::sim::world::NAMESPACE;
+
+/// No attempt is in one state for longer than its time limit, twice the grace, and this.
+const GRACE_MS: i64 = 60_000;
+
+/// Checks it.
+#[must_use]
+pub fn check(history: &History<'_>) -> Vec<Violation> {
+    let observed = history.observed;
+    let keys = Keys::new(NAMESPACE);
+    let now_ms = observed.plan.epoch_ms + observed.plan.end_ms.cast_signed();
+    let mut violations = Vec::new();
+    for life in observed.lives.values() {
+        if let Some(why) = &life.gave_up {
+            violations.push(Violation::new(
+                "a node never gives up",
+                format!("{}: {why}", life.owner),
+            ));
+        }
+    }
+    let living: BTreeSet<&Owner> = observed
+        .lives
+        .values()
+        .filter(|life| life.until_ms.is_none())
+        .map(|life| &life.owner)
+        .collect();
+    let leader = history
+        .last
+        .get(&keys.leader())
+        .and_then(|(value, _)| decode::<LeaderRecord>(value).ok())
+        .map(|record| record.owner);
+    if leader
+        .as_ref()
+        .is_none_or(|leader| !living.contains(leader))
+    {
+        violations.push(Violation::new(
+            "after healing, a living node leads",
+            format!("{leader:?}"),
+        ));
+    }
+    let sessions: BTreeSet<Owner> = history
+        .last
+        .keys()
+        .filter_map(|key| keys.parse_node(key))
+        .map(|(node, incarnation)| Owner { node, incarnation })
+        .collect();
+    if sessions.iter().collect::<BTreeSet<_>>() != living {
+        violations.push(Violation::new(
+            "after healing, the sessions are the living nodes",
+            format!("{sessions:?}, living: {living:?}"),
+        ));
+    }
+    for (key, (value, _)) in &history.last {
+        let Some(attempt) = keys
+            .parse_attempt(key)
+            .filter(|_| keys.runs().contains(key))
+        else {
+            continue;
+        };
+        let Ok(record) = decode::<RunRecord>(value) else {
+            continue;
+        };
+        if let Some(owner) = &record.owner
+            && !living.contains(owner)
+        {
+            violations.push(Violation::new(
+                "after healing, no dead owner",
+                format!("{attempt:?} is {} at {owner}", record.state),
+            ));
+        }
+        let spec = history.spec(&record.job, record.generation, u64::MAX);
+        let limit = match record.state {
+            // All slots may be taken; then the leader ends it in time.
+            RunState::Pending => {
+                spec.map_or(3_600_000, |spec| spec.unclaimed_after.ms_i64()) - GRACE_MS / 2
+            }
+            _ => spec.map_or(3_600_000, |spec| spec.timeout.ms_i64()) + 10_000,
+        };
+        let since = match record.state {
+            RunState::Running => record.started_ms,
+            RunState::Locked => record.locked_ms,
+            _ => Some(record.not_before_ms.max(record.created_ms)),
+        };
+        let stuck_ms = now_ms - since.unwrap_or(record.created_ms);
+        if stuck_ms > limit + GRACE_MS {
+            violations.push(Violation::new(
+                "nothing is stuck under a healthy owner",
+                format!("{attempt:?} is {} since {stuck_ms} ms", record.state),
+            ));
+        }
+    }
+    for effect in &observed.effects {
+        let over = observed
+            .lives
+            .get(&effect.proc)
+            .is_none_or(|life| life.until_ms.is_some());
+        if over && effect.end_ms.is_none() {
+            violations.push(Violation::new(
+                "the code ends with its process",
+                format!("{effect:?}"),
+            ));
+        }
+    }
+    violations
+}

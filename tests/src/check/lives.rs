@@ -1,0 +1,106 @@
+//! The lives of jobs: which definition was in force for which instants.
+
+use std::collections::BTreeMap;
+
+use super::history::{Change, History};
+
+/// From `from_ms` until the next period of the same life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// First instant.
+    pub from_ms: i64,
+    /// The definition.
+    pub generation: u64,
+    /// Whether an operator held the job.
+    pub paused: bool,
+    /// The revision of the change.
+    pub revision: u64,
+}
+
+/// A job from its making to its deletion.
+#[derive(Clone, Debug)]
+pub struct JobLife {
+    /// Its id.
+    pub id: String,
+    /// The revision that made it.
+    pub uid: u64,
+    /// When, by the clock of whoever made it.
+    pub created_ms: i64,
+    /// What was in force when.
+    pub periods: Vec<Period>,
+    /// First instant that is not the job's any more.
+    pub end_ms: Option<i64>,
+}
+
+/// All lives, by id and uid.
+#[must_use]
+pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
+    let mut lives: BTreeMap<(String, u64), JobLife> = BTreeMap::new();
+    let mut until: BTreeMap<u16, i64> = BTreeMap::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            match change {
+                Change::Job {
+                    id,
+                    after: Some(after),
+                    ..
+                } => {
+                    let life =
+                        lives
+                            .entry((id.clone(), after.created))
+                            .or_insert_with(|| JobLife {
+                                id: id.clone(),
+                                uid: after.created,
+                                created_ms: after.record.created_ms,
+                                periods: Vec::new(),
+                                end_ms: None,
+                            });
+                    // A change adds one segment, the last; it replaces what lay behind its start.
+                    if let Some(segment) = after.record.segments.last() {
+                        life.periods.retain(|p| p.from_ms < segment.from_ms);
+                        life.periods.push(Period {
+                            from_ms: segment.from_ms,
+                            generation: segment.generation,
+                            paused: segment.paused,
+                            revision: revised.revision,
+                        });
+                    }
+                }
+                Change::Job {
+                    id,
+                    before: Some(before),
+                    after: None,
+                } => {
+                    let deleted_ms = revised.changes.iter().find_map(|change| match change {
+                        Change::Gone {
+                            id: gone,
+                            deleted_ms,
+                        } if gone == id => *deleted_ms,
+                        _ => None,
+                    });
+                    let partition =
+                        punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
+                    if let Some(life) = lives.get_mut(&(id.clone(), before.created)) {
+                        let last = life.periods.last().map_or(i64::MIN, |p| p.from_ms);
+                        let window = until.get(&partition).copied().unwrap_or(i64::MIN);
+                        life.end_ms =
+                            Some(deleted_ms.unwrap_or(i64::MIN).max(last).max(window + 1));
+                    }
+                }
+                _ => {}
+            }
+        }
+        // Cursors move after the jobs of the same revision were read.
+        for change in &revised.changes {
+            if let Change::Cursor {
+                partition,
+                after: Some(after),
+                ..
+            } = change
+            {
+                until.insert(*partition, after.window.until_ms);
+            }
+        }
+    }
+    lives
+}

@@ -1,0 +1,31 @@
+//! What a history must be, one invariant (or a family of them) a file.
+//!
+//! Two witnesses are heard: the store's complete event log, and the ledger that the executed code
+//! wrote itself. When jobs should fire is said by an oracle that shares no code with the product.
+
+pub mod authority;
+pub mod effects;
+pub mod exactly_once;
+pub mod history;
+pub mod liveness;
+pub mod lives;
+pub mod operators;
+pub mod oracle;
+pub mod states;
+
+pub use history::{History, Violation};
+
+use crate::sim::world::Observed;
+
+/// Everything that is wrong with what was observed.
+#[must_use]
+pub fn check(observed: &Observed) -> Vec<Violation> {
+    let history = History::new(observed);
+    let mut violations = exactly_once::check(&history);
+    violations.extend(states::check(&history));
+    violations.extend(effects::check(&history));
+    violations.extend(authority::check(&history));
+    violations.extend(operators::check(&history));
+    violations.extend(liveness::check(&history));
+    violations
+}

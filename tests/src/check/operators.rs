@@ -1,0 +1,148 @@
+//! What operators were told is true: an acknowledged change stood at some moment between request
+//! and answer, and a trigger ran once.
+
+use std::collections::BTreeMap;
+
+use punctual::control::RunKind;
+use punctual::job::record::JobRecord;
+
+use super::history::{Change, History, Stood, Violation};
+use crate::sim::operator::{Asked, Told};
+use crate::sim::schedule::Op;
+
+/// Each job's states: the revision from which on, and what stood.
+type States = BTreeMap<String, Vec<(u64, Option<Stood<JobRecord>>)>>;
+
+/// Checks it.
+#[must_use]
+pub fn check(history: &History<'_>) -> Vec<Violation> {
+    let mut states = States::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            if let Change::Job { id, after, .. } = change {
+                let all = states.entry(id.clone()).or_default();
+                all.push((revised.revision, after.clone()));
+            }
+        }
+    }
+    let mut violations: Vec<Violation> = history
+        .observed
+        .asked
+        .iter()
+        .filter_map(|asked| acknowledged(history, &states, asked))
+        .collect();
+    violations.extend(effective(history));
+    violations
+}
+
+fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option<Violation> {
+    let (_, end, Told::Done(run)) = asked.answer.as_ref()? else {
+        return None;
+    };
+    let stood = |id: &str, wanted: &dyn Fn(Option<&Stood<JobRecord>>, u64) -> bool| {
+        let all = states.get(id).map_or(&[][..], Vec::as_slice);
+        let first = all.partition_point(|(revision, _)| *revision <= asked.start_revision);
+        let from_start = match first {
+            0 => vec![(asked.start_revision, None)],
+            first => vec![all[first - 1].clone()],
+        };
+        from_start
+            .iter()
+            .chain(
+                all[first..]
+                    .iter()
+                    .take_while(|(revision, _)| revision <= end),
+            )
+            .any(|(revision, state)| wanted(state.as_ref(), *revision))
+    };
+    let defined = |spec: &punctual::job::spec::JobSpec| {
+        stood(&spec.id, &|state, revision| {
+            state.is_some_and(|s| {
+                history.spec(&spec.id, s.record.generation, revision.max(s.modified)) == Some(spec)
+            })
+        })
+    };
+    let held = |id: &str, held: bool| {
+        stood(id, &|state, _| {
+            state.is_some_and(|s| s.record.paused.is_some() == held)
+        })
+    };
+    let right = match &asked.op {
+        Op::Put(spec) => defined(spec),
+        Op::Apply(specs) => specs.iter().all(defined),
+        Op::Pause(id) => held(id, true),
+        Op::Resume(id) => held(id, false),
+        Op::Delete(id) => stood(id, &|state, _| state.is_none()),
+        Op::Trigger(..) => run.as_ref().is_some_and(|run| {
+            history.steps().any(|(revised, _, step)| {
+                step.key.run == *run
+                    && revised.revision <= *end
+                    && step
+                        .after
+                        .as_ref()
+                        .is_some_and(|a| a.record.kind == RunKind::Manual)
+            })
+        }),
+        Op::Cancel(_) => true,
+    };
+    (!right).then(|| {
+        Violation::new(
+            "acknowledged writes are durable",
+            format!("{:?} asked at {} ms", asked.op, asked.start_ms),
+        )
+    })
+}
+
+/// A change takes effect when it is made, not at some later time.
+fn effective(history: &History<'_>) -> Vec<Violation> {
+    let skew = history.observed.plan.skew_ms();
+    let mut until: BTreeMap<u16, i64> = BTreeMap::new();
+    let mut violations = Vec::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            let Change::Job {
+                id,
+                before,
+                after: Some(after),
+            } = change
+            else {
+                continue;
+            };
+            let Some(from) = after.record.segments.last().map(|s| s.from_ms) else {
+                violations.push(Violation::new(
+                    "a job has segments",
+                    format!("{id} at revision {}", revised.revision),
+                ));
+                continue;
+            };
+            let last = before
+                .as_ref()
+                .and_then(|b| b.record.segments.last())
+                .map_or(i64::MIN, |s| s.from_ms);
+            let partition =
+                punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
+            let window = until.get(&partition).copied().unwrap_or(i64::MIN);
+            let latest = (revised.unix_ms + skew).max(window + 1).max(last);
+            if from > latest || from <= window {
+                violations.push(Violation::new(
+                    "a change takes effect when it is made",
+                    format!(
+                        "{id} at revision {}: from {from}, made at {} , window until {window}, last {last}",
+                        revised.revision, revised.unix_ms
+                    ),
+                ));
+            }
+        }
+        for change in &revised.changes {
+            if let Change::Cursor {
+                partition,
+                after: Some(after),
+                ..
+            } = change
+            {
+                until.insert(*partition, after.window.until_ms);
+            }
+        }
+    }
+    violations
+}

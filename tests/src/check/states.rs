@@ -1,0 +1,135 @@
+//! Legal edges only, terminal records immutable, each attempt created once, one cursor that only
+//! goes forward.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual::job::run::RunState::{self, Failed, Locked, Pending, Running, Skipped, Success};
+use punctual::keys::AttemptKey;
+
+use super::history::{Change, History, Revised, Step, Violation};
+
+/// Checks it.
+#[must_use]
+pub fn check(history: &History<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut made: BTreeMap<AttemptKey, u64> = BTreeMap::new();
+    let mut ended: BTreeSet<AttemptKey> = BTreeSet::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            match change {
+                Change::Cursor {
+                    partition,
+                    before: Some(before),
+                    after,
+                } => {
+                    if after
+                        .as_ref()
+                        .is_none_or(|after| after.position <= before.position)
+                    {
+                        violations.push(Violation::new(
+                            "the cursor goes forward",
+                            format!(
+                                "partition {partition}, revision {}: {before:?} -> {after:?}",
+                                revised.revision
+                            ),
+                        ));
+                    }
+                }
+                Change::Run(step) => {
+                    if step.before.is_none()
+                        && made.insert(step.key.clone(), revised.revision).is_some()
+                    {
+                        violations.push(Violation::new(
+                            "an attempt is created once",
+                            format!("{:?} again at revision {}", step.key, revised.revision),
+                        ));
+                    }
+                    violations.extend(edge(revised, step));
+                }
+                Change::Done(step) => {
+                    if step.before.is_some() && step.after.is_some() {
+                        violations.push(Violation::new(
+                            "terminal records never change",
+                            format!("{:?} at revision {}", step.key, revised.revision),
+                        ));
+                    }
+                    if step.before.is_none() && !ended.insert(step.key.clone()) {
+                        violations.push(Violation::new(
+                            "an attempt ends once",
+                            format!("{:?} again at revision {}", step.key, revised.revision),
+                        ));
+                    }
+                    if let Some(after) = &step.after
+                        && !matches!(after.record.state, Success | Failed | Skipped)
+                    {
+                        violations.push(Violation::new(
+                            "legal edges only",
+                            format!("{:?} under done/ as {}", step.key, after.record.state),
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    violations.extend(
+        history
+            .unreadable
+            .iter()
+            .map(|what| Violation::new("records are readable", what.clone())),
+    );
+    violations
+}
+
+fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
+    let wrong = |why: String| {
+        Some(Violation::new(
+            "legal edges only",
+            format!("{:?} at revision {}: {why}", step.key, revised.revision),
+        ))
+    };
+    let state = |record: &Option<super::history::Stood<_>>| -> Option<RunState> {
+        record.as_ref().map(
+            |stood: &super::history::Stood<punctual::job::record::RunRecord>| stood.record.state,
+        )
+    };
+    let done = revised.changes.iter().find_map(|change| match change {
+        Change::Done(done) if done.key == step.key => done.after.as_ref().map(|a| &a.record),
+        _ => None,
+    });
+    match (state(&step.before), state(&step.after)) {
+        (None, Some(Pending)) => {
+            let previous = AttemptKey {
+                attempt: step.key.attempt.saturating_sub(1),
+                ..step.key.clone()
+            };
+            let follows = step.key.attempt == 1
+                || revised.changes.iter().any(|change| {
+                    matches!(change, Change::Done(done) if done.key == previous
+                        && done.after.as_ref().is_some_and(|a| a.record.state == Failed))
+                });
+            if follows {
+                None
+            } else {
+                wrong("an attempt that follows none".into())
+            }
+        }
+        (Some(Pending), Some(Locked)) | (Some(Locked), Some(Pending)) => None,
+        (Some(Locked), Some(Running)) => {
+            let owner = |stood: &Option<
+                super::history::Stood<punctual::job::record::RunRecord>,
+            >| { stood.as_ref().and_then(|s| s.record.owner.clone()) };
+            if owner(&step.before) == owner(&step.after) {
+                None
+            } else {
+                wrong("started by somebody else".into())
+            }
+        }
+        (Some(from), None) => match done.map(|done| done.state) {
+            Some(Success) if from == Running => None,
+            Some(Failed) => None,
+            other => wrong(format!("{from} -> {other:?}")),
+        },
+        (from, to) => wrong(format!("{from:?} -> {to:?}")),
+    }
+}

@@ -1,0 +1,381 @@
+//! Many seeds, one after another.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::ablation::Ablation;
+use super::chaos;
+use super::schedule::Plan;
+use super::world::{Observed, simulate};
+use crate::check::{Violation, check, history};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many.
+    pub seeds: u64,
+    /// The first.
+    pub start: u64,
+    /// Which kind.
+    pub scenario: String,
+    /// The articles' design.
+    pub naive: bool,
+    /// A safeguard that is taken away.
+    pub ablation: Option<Ablation>,
+    /// Print plan and log of each failure.
+    pub verbose: bool,
+    /// Run each twice.
+    pub twice: bool,
+    /// Only these faults and operations of the plan, by their numbers.
+    pub keep: Option<(Vec<usize>, Vec<usize>)>,
+    /// Make a failing plan smaller.
+    pub shrink: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seeds: 100,
+            start: 0,
+            scenario: "default".into(),
+            naive: false,
+            ablation: None,
+            verbose: false,
+            twice: false,
+            keep: None,
+            shrink: true,
+        }
+    }
+}
+
+impl Options {
+    /// How to call it.
+    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--naive] [--ablate NAME] [--keep FAULTS:OPS] [--twice] [--no-shrink] [--verbose] [-o json]";
+
+    /// From the command line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self::default();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+            let number = |text: String| text.parse().map_err(|_| format!("`{text}` is no number"));
+            match arg.as_str() {
+                "--seeds" => options.seeds = number(value()?)?,
+                "--start" => options.start = number(value()?)?,
+                "--scenario" => options.scenario = value()?,
+                "--naive" => options.naive = true,
+                "--twice" => options.twice = true,
+                "--verbose" => options.verbose = true,
+                "--no-shrink" => options.shrink = false,
+                "--ablate" => {
+                    let name = value()?;
+                    let found = Ablation::ALL.into_iter().find(|a| a.name() == name);
+                    options.ablation = Some(found.ok_or(format!("no ablation `{name}`"))?);
+                }
+                "--keep" => options.keep = Some(parse_keep(&value()?)?),
+                "-o" => {
+                    if value()? != "json" {
+                        return Err("the only output is json".into());
+                    }
+                }
+                _ => return Err(format!("unknown option `{arg}`")),
+            }
+        }
+        Ok(options)
+    }
+
+    /// The plan of one seed.
+    #[must_use]
+    pub fn plan(&self, seed: u64) -> Plan {
+        let mut plan = chaos::plan(seed);
+        plan.ablation = self.ablation;
+        plan.naive = self.naive;
+        if let Some((faults, ops)) = &self.keep {
+            plan = only(&plan, faults, ops);
+        }
+        plan
+    }
+}
+
+fn parse_keep(text: &str) -> Result<(Vec<usize>, Vec<usize>), String> {
+    let numbers = |text: &str| {
+        text.split(',')
+            .filter(|part| !part.is_empty())
+            .map(|part| part.parse().map_err(|_| format!("`{part}` is no number")))
+            .collect::<Result<Vec<usize>, String>>()
+    };
+    let (faults, ops) = text
+        .split_once(':')
+        .ok_or("--keep is FAULTS:OPS, such as 0,3:1,2")?;
+    Ok((numbers(faults)?, numbers(ops)?))
+}
+
+/// The same plan with only these faults and operations.
+#[must_use]
+pub fn only(plan: &Plan, faults: &[usize], ops: &[usize]) -> Plan {
+    let mut smaller = plan.clone();
+    smaller.faults = faults
+        .iter()
+        .filter_map(|n| plan.faults.get(*n).cloned())
+        .collect();
+    smaller.ops = ops
+        .iter()
+        .filter_map(|n| plan.ops.get(*n).cloned())
+        .collect();
+    smaller
+}
+
+/// A seed that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Which.
+    pub seed: u64,
+    /// Why.
+    pub violations: Vec<Violation>,
+    /// How to run it again.
+    pub replay: String,
+    /// What is left of its faults and operations.
+    pub schedule: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Campaign {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Those that failed.
+    pub failures: Vec<Failure>,
+    /// Scheduled runs.
+    pub fires: u64,
+    /// Faults.
+    pub faults: std::collections::BTreeMap<&'static str, u64>,
+    /// Leaders after leaders.
+    pub leader_changes: u64,
+    /// Simulated time.
+    pub simulated_ms: u64,
+    /// Real time.
+    pub wall_s: f64,
+    /// Executions of the user's code.
+    pub executions: u64,
+    /// Polls of tasks.
+    pub polls: u64,
+    /// Violations by invariant.
+    pub invariants: std::collections::BTreeMap<&'static str, u64>,
+}
+
+impl Campaign {
+    /// Runs the seeds; tells of failures as they come.
+    pub fn run(options: &Options, tell: impl Fn(String)) -> Self {
+        let begun = Instant::now();
+        let mut campaign = Self::default();
+        for seed in options.start..options.start.saturating_add(options.seeds) {
+            let plan = options.plan(seed);
+            let observed = simulate(&plan);
+            let mut violations = check(&observed);
+            if options.twice && simulate(&plan).fingerprint != observed.fingerprint {
+                violations.push(Violation::new("same seed, same history", "it differs"));
+            }
+            campaign.add(&observed);
+            if violations.is_empty() {
+                continue;
+            }
+            for violation in &violations {
+                *campaign.invariants.entry(violation.invariant).or_default() += 1;
+            }
+            let failure = explain(options, &plan, violations);
+            tell(failure.text());
+            if options.verbose {
+                tell(dump(&observed));
+            }
+            campaign.failures.push(failure);
+        }
+        campaign.wall_s = begun.elapsed().as_secs_f64();
+        campaign
+    }
+
+    fn add(&mut self, observed: &Observed) {
+        self.seeds += 1;
+        self.simulated_ms += observed.plan.end_ms;
+        self.executions += observed.effects.len() as u64;
+        self.polls += observed.polls;
+        for (fault, count) in &observed.counts {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        let history = history::History::new(observed);
+        for revised in &history.revisions {
+            for change in &revised.changes {
+                match change {
+                    history::Change::Run(step)
+                        if step.before.is_none() && step.key.attempt == 1 =>
+                    {
+                        self.fires += 1;
+                    }
+                    history::Change::Leader { after: Some(_) } => self.leader_changes += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whether a seed failed.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// The output.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({
+            "seeds": self.seeds,
+            "failed": self.failures.len(),
+            "fires": self.fires,
+            "executions": self.executions,
+            "faults": self.faults.values().sum::<u64>(),
+            "faults_by_kind": self.faults,
+            "leader_changes": self.leader_changes,
+            "simulated_s": self.simulated_ms / 1_000,
+            "wall_s": self.wall_s,
+            "polls": self.polls,
+            "violations": self.invariants,
+            "failures": self.failures.iter().map(|failure| json!({
+                "seed": failure.seed,
+                "invariant": failure.violations[0].invariant,
+                "what": failure.violations[0].what,
+                "violations": failure.violations.len(),
+                "schedule": failure.schedule,
+                "replay": failure.replay,
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Failure {
+    fn text(&self) -> String {
+        let mut text = format!("seed {} failed:", self.seed);
+        for violation in self.violations.iter().take(6) {
+            text += &format!("\n  {}: {}", violation.invariant, violation.what);
+        }
+        if self.violations.len() > 6 {
+            text += &format!("\n  and {} more", self.violations.len() - 6);
+        }
+        for line in &self.schedule {
+            text += &format!("\n    {line}");
+        }
+        text + "\n  replay: " + &self.replay
+    }
+}
+
+/// Makes the plan as small as it can be made while the same invariant fails.
+fn explain(options: &Options, plan: &Plan, violations: Vec<Violation>) -> Failure {
+    let mut faults: Vec<usize> = (0..plan.faults.len()).collect();
+    let mut ops: Vec<usize> = (0..plan.ops.len()).collect();
+    let invariant = violations[0].invariant;
+    if options.shrink {
+        let fails = |faults: &[usize], ops: &[usize]| {
+            check(&simulate(&only(plan, faults, ops)))
+                .iter()
+                .any(|violation| violation.invariant == invariant)
+        };
+        let mut budget = 150;
+        shrink(&mut faults, &mut budget, |faults| fails(faults, &ops));
+        shrink(&mut ops, &mut budget, |ops| fails(&faults, ops));
+    }
+    let list = |numbers: &[usize]| {
+        let texts: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        texts.join(",")
+    };
+    let mut replay = format!(
+        "cargo run --release -p punctual-tests --bin sim -- --seeds 1 --start {}",
+        plan.seed
+    );
+    if options.scenario != "default" {
+        replay += &format!(" --scenario {}", options.scenario);
+    }
+    if options.naive {
+        replay += " --naive";
+    }
+    if let Some(ablation) = options.ablation {
+        replay += &format!(" --ablate {}", ablation.name());
+    }
+    if options.shrink && options.keep.is_none() {
+        replay += &format!(" --keep {}:{}", list(&faults), list(&ops));
+    }
+    let small = only(plan, &faults, &ops);
+    let mut schedule: Vec<(u64, String)> = small
+        .faults
+        .iter()
+        .map(|(at, fault)| (*at, format!("{at} ms: {fault:?}")))
+        .chain(
+            small
+                .ops
+                .iter()
+                .map(|(at, node, op)| (*at, format!("{at} ms: through n{node}: {}", brief(op)))),
+        )
+        .collect();
+    schedule.sort();
+    if !options.shrink {
+        schedule.clear();
+    }
+    Failure {
+        seed: plan.seed,
+        violations,
+        replay,
+        schedule: schedule.into_iter().map(|(_, line)| line).collect(),
+    }
+}
+
+fn brief(op: &super::schedule::Op) -> String {
+    serde_json::to_string(op).unwrap_or_default()
+}
+
+/// Leaves out halves, quarters, ... single ones, as long as it still fails.
+fn shrink(items: &mut Vec<usize>, budget: &mut u32, fails: impl Fn(&[usize]) -> bool) {
+    let mut size = items.len().div_ceil(2);
+    while size > 0 {
+        let mut from = 0;
+        while from < items.len() && *budget > 0 {
+            let mut fewer = items.clone();
+            fewer.drain(from..(from + size).min(items.len()));
+            *budget -= 1;
+            if fails(&fewer) {
+                *items = fewer;
+            } else {
+                from += size;
+            }
+        }
+        size = if size == 1 { 0 } else { size.div_ceil(2) };
+    }
+}
+
+fn dump(observed: &Observed) -> String {
+    let mut text = format!("plan: {:#?}\n", observed.plan);
+    for logged in &observed.log {
+        for event in &logged.events {
+            let key = String::from_utf8_lossy(event.key()).into_owned();
+            let value = match event {
+                punctual::backend::Event::Put(entry) => {
+                    String::from_utf8_lossy(&entry.value).into_owned()
+                }
+                punctual::backend::Event::Delete { .. } => "deleted".into(),
+            };
+            text += &format!(
+                "{} {} ms by {:?}: {key} {value}\n",
+                logged.revision, logged.at_ms, logged.writer
+            );
+        }
+    }
+    for effect in &observed.effects {
+        text += &format!("{effect:?}\n");
+    }
+    for asked in &observed.asked {
+        text += &format!("{asked:?}\n");
+    }
+    for (proc, life) in &observed.lives {
+        text += &format!("{proc}: {life:?}\n");
+    }
+    text
+}

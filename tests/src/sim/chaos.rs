@@ -1,0 +1,193 @@
+//! A seed's schedule of faults: which kinds, how many, how bad.
+
+use super::faults::{Cut, Rates, Trouble, Window};
+use super::rng::Rng;
+use super::schedule::{Fault, NodePlan, Plan};
+use super::workload;
+
+/// Time for everything to settle after the faults.
+pub const SETTLE_MS: u64 = 150_000;
+
+/// The plan of a seed.
+#[must_use]
+pub fn plan(seed: u64) -> Plan {
+    let root = Rng::new(seed);
+    let mut rng = root.branch("chaos", 0);
+    let heal_ms = rng.range(60, 420) * 1_000;
+    let count = usize::try_from(rng.range(1, 6)).unwrap_or(1);
+    let skewed = rng.permille(500);
+    let drifting = rng.permille(300);
+    // 2026-03-01T00:00:00Z and some hours: midnight and the end of a month are close.
+    let epoch_ms =
+        1_772_323_200_000 - 60_000 + rng.between(-3, 3) * 3_600_000 + rng.between(0, 999);
+    let nodes = (0..count)
+        .map(|index| NodePlan {
+            mono_base_ms: rng.range(0, 10_000_000),
+            drift_ppm: if drifting {
+                rng.between(-4_000, 4_000)
+            } else {
+                0
+            },
+            offset_ms: if skewed { rng.between(-900, 900) } else { 0 },
+            slots: u32::try_from(rng.range(4, 40)).unwrap_or(4),
+            start_ms: if index == 0 { 0 } else { rng.range(0, 5_000) },
+        })
+        .collect();
+    let mut faults = Vec::new();
+    for kind in 0..KINDS {
+        if !rng.permille(350) {
+            continue;
+        }
+        for _ in 0..rng.range(1, 6) {
+            let at = rng.range(1_000, heal_ms);
+            faults.extend(fault(&mut rng, kind, at, count, heal_ms));
+        }
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    let ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
+    Plan {
+        seed,
+        scenario: "default".into(),
+        epoch_ms,
+        nodes,
+        relist_ms: rng.pick(&[5_000, 15_000, 60_000]),
+        faults,
+        ops,
+        heal_ms,
+        end_ms: heal_ms + SETTLE_MS,
+        ablation: None,
+        naive: false,
+    }
+}
+
+const KINDS: u64 = 14;
+
+fn fault(rng: &mut Rng, kind: u64, at: u64, nodes: usize, heal_ms: u64) -> Vec<(u64, Fault)> {
+    let node = rng.index(nodes);
+    let until = |length: u64| (at + length).min(heal_ms);
+    let link = |length: u64, trouble: Trouble| {
+        vec![(
+            at,
+            Fault::Link {
+                node,
+                window: Window {
+                    from_ms: at,
+                    until_ms: until(length),
+                    trouble,
+                },
+            },
+        )]
+    };
+    match kind {
+        0 => link(rng.range(5_000, 120_000), Trouble::Lossy(rates(rng))),
+        1 => link(rng.range(1_000, 60_000), Trouble::Cut(Cut::Both)),
+        2 => {
+            let cut = rng.pick(&[Cut::Replies, Cut::Requests]);
+            link(rng.range(1_000, 40_000), Trouble::Cut(cut))
+        }
+        3 => vec![(
+            at,
+            Fault::Crash {
+                node,
+                down_ms: rng.range(100, 60_000),
+            },
+        )],
+        4 => vec![(
+            at,
+            Fault::Leave {
+                node,
+                down_ms: rng.range(5_000, 90_000),
+            },
+        )],
+        5 => vec![(
+            at,
+            Fault::Pause {
+                node,
+                for_ms: rng.range(100, 60_000),
+            },
+        )],
+        6 => vec![(
+            at,
+            Fault::PauseLeader {
+                for_ms: rng.range(1_000, 60_000),
+            },
+        )],
+        7 => vec![(
+            at,
+            Fault::CrashLeader {
+                down_ms: rng.range(100, 60_000),
+            },
+        )],
+        8 => vec![(at, Fault::RevokeNode { node })],
+        9 => vec![(at, Fault::RevokeLeader)],
+        10 => step(rng, at, node, heal_ms),
+        11 => vec![(
+            at,
+            Fault::Compact {
+                keep: rng.range(0, 20),
+            },
+        )],
+        12 => {
+            let trouble = rng.pick(&[
+                Trouble::WatchStall,
+                Trouble::WatchDelay,
+                Trouble::WatchEnd,
+                Trouble::WatchDropsDeletes,
+                Trouble::WatchRepeats,
+            ]);
+            link(rng.range(1_000, 60_000), trouble)
+        }
+        _ => match rng.range(0, 3) {
+            0 => vec![(at, Fault::ProlongLeases)],
+            // An outage: the store is away for everybody.
+            1 => {
+                let length = rng.range(1_000, 60_000);
+                (0..nodes)
+                    .map(|node| {
+                        let window = Window {
+                            from_ms: at,
+                            until_ms: until(length),
+                            trouble: Trouble::Cut(Cut::Both),
+                        };
+                        (at, Fault::Link { node, window })
+                    })
+                    .collect()
+            }
+            _ => link(rng.range(1_000, 30_000), Trouble::NoSpace),
+        },
+    }
+}
+
+fn rates(rng: &mut Rng) -> Rates {
+    let mut some = |most: u64| {
+        if rng.permille(500) {
+            u32::try_from(rng.range(1, most)).unwrap_or(0)
+        } else {
+            0
+        }
+    };
+    Rates {
+        refuse: some(200),
+        lose_request: some(100),
+        lose_reply: some(200),
+        unknown: some(200),
+        unknown_not: some(200),
+        late: some(150),
+        duplicate: some(200),
+        slow: some(300),
+    }
+}
+
+/// A step that a node may believe is small; a large one is taken back before it is believed.
+fn step(rng: &mut Rng, at: u64, node: usize, heal_ms: u64) -> Vec<(u64, Fault)> {
+    let ms = if rng.permille(500) {
+        rng.between(-1_900, 1_900)
+    } else {
+        rng.between(-8 * 3_600_000, 8 * 3_600_000)
+    };
+    let back = (at + rng.range(1_000, 50_000)).min(heal_ms);
+    vec![
+        (at, Fault::Step { node, ms }),
+        (back, Fault::Step { node, ms: 0 }),
+    ]
+}

@@ -1,0 +1,102 @@
+//! Operators: what they asked for, and what they were told.
+
+use std::sync::{Arc, Mutex};
+
+use punctual::control::{Control, ControlError, RunFilter};
+use punctual_memory::MemoryBackend;
+
+use super::executor::Executor;
+use super::schedule::Op;
+
+/// What an operator was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It was done; for triggers, this run.
+    Done(Option<String>),
+    /// It was not done, for a reason that lies in the request or in what stands.
+    Refused(String),
+    /// Perhaps it was done.
+    Perhaps(String),
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What.
+    pub op: Op,
+    /// When.
+    pub start_ms: u64,
+    /// The store's revision then.
+    pub start_revision: u64,
+    /// The answer: when, the store's revision then, what.
+    pub answer: Option<(u64, u64, Told)>,
+}
+
+/// All operations, in the order of their starts.
+#[derive(Clone, Default)]
+pub struct Desk(Arc<Mutex<Vec<Asked>>>);
+
+impl Desk {
+    /// What is in it.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Asked> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Does one operation, and writes down the answer.
+    pub async fn ask(
+        self,
+        executor: Executor,
+        store: MemoryBackend,
+        control: Arc<Control>,
+        op: Op,
+    ) {
+        let revision = || store.revision().map_or(0, |revision| revision.0);
+        let index = {
+            let mut asked = self.0.lock().unwrap();
+            asked.push(Asked {
+                op: op.clone(),
+                start_ms: executor.now_ms(),
+                start_revision: revision(),
+                answer: None,
+            });
+            asked.len() - 1
+        };
+        let answer = match perform(&control, op).await {
+            Ok(run) => Told::Done(run),
+            Err(ControlError::Store(error)) => Told::Perhaps(error.to_string()),
+            Err(ControlError::Busy(why)) => Told::Refused(why),
+            Err(error) => Told::Refused(error.to_string()),
+        };
+        self.0.lock().unwrap()[index].answer = Some((executor.now_ms(), revision(), answer));
+    }
+}
+
+async fn perform(control: &Control, op: Op) -> Result<Option<String>, ControlError> {
+    match op {
+        Op::Put(spec) => control.put_job(*spec, None).await.map(|_| None),
+        Op::Apply(specs) => control.apply(specs, false, &|_, _| {}).await.map(|_| None),
+        Op::Pause(id) => control.pause_job(&id, None).await.map(|_| None),
+        Op::Resume(id) => control.resume_job(&id).await.map(|_| None),
+        Op::Delete(id) => control.delete_job(&id, None).await.map(|()| None),
+        Op::Trigger(id, key) => control
+            .trigger(&id, None, &key)
+            .await
+            .map(|run| Some(run.run_id)),
+        Op::Cancel(id) => {
+            let filter = RunFilter {
+                job: Some(id),
+                ..RunFilter::default()
+            };
+            let page = control.runs(&filter, None, 50).await?;
+            let open = page.items.iter().find(|run| !run.state.is_terminal());
+            match open {
+                Some(run) => control
+                    .cancel_run(&run.run_id)
+                    .await
+                    .map(|run| Some(run.run_id)),
+                None => Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! One simulation as data: nodes, faults, operations. Made from a seed; can be printed, made
+//! smaller, and run again.
+
+use punctual::job::spec::JobSpec;
+use serde::Serialize;
+
+use super::ablation::Ablation;
+use super::faults::Window;
+
+/// How a node is made.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodePlan {
+    /// Where its monotonic clock starts.
+    pub mono_base_ms: u64,
+    /// How much faster that one goes.
+    pub drift_ppm: i64,
+    /// How far ahead its wall clock is.
+    pub offset_ms: i64,
+    /// How many runs at once.
+    pub slots: u32,
+    /// When it is started first.
+    pub start_ms: u64,
+}
+
+/// A fault.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Fault {
+    /// Trouble on a node's link.
+    Link {
+        /// The node.
+        node: usize,
+        /// When and what.
+        window: Window,
+    },
+    /// The node dies and starts again later.
+    Crash {
+        /// The node.
+        node: usize,
+        /// For so long.
+        down_ms: u64,
+    },
+    /// The node is told to leave, and starts again later.
+    Leave {
+        /// The node.
+        node: usize,
+        /// It starts again so long after the request.
+        down_ms: u64,
+    },
+    /// The node stands still.
+    Pause {
+        /// The node.
+        node: usize,
+        /// For so long.
+        for_ms: u64,
+    },
+    /// As [`Fault::Pause`], for whichever node leads then.
+    PauseLeader {
+        /// For so long.
+        for_ms: u64,
+    },
+    /// As [`Fault::Crash`], for whichever node leads then.
+    CrashLeader {
+        /// For so long.
+        down_ms: u64,
+    },
+    /// The store ends the leases of a node's keys.
+    RevokeNode {
+        /// The node.
+        node: usize,
+    },
+    /// The store ends the leader's lease.
+    RevokeLeader,
+    /// The store prolongs all leases, as an etcd whose leader changes.
+    ProlongLeases,
+    /// The node's wall clock steps.
+    Step {
+        /// The node.
+        node: usize,
+        /// To so much ahead of where it was at the start.
+        ms: i64,
+    },
+    /// The store forgets its history up to so many revisions ago.
+    Compact {
+        /// Revisions that are kept.
+        keep: u64,
+    },
+}
+
+/// What an operator does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Op {
+    /// Create or edit.
+    Put(Box<JobSpec>),
+    /// Several at once.
+    Apply(Vec<JobSpec>),
+    /// Hold.
+    Pause(String),
+    /// Let go.
+    Resume(String),
+    /// Delete.
+    Delete(String),
+    /// Run now.
+    Trigger(String, String),
+    /// End the newest unfinished run.
+    Cancel(String),
+}
+
+/// One simulation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// Where all random numbers come from.
+    pub seed: u64,
+    /// The scenario's name.
+    pub scenario: String,
+    /// Unix milliseconds of virtual time 0.
+    pub epoch_ms: i64,
+    /// The nodes.
+    pub nodes: Vec<NodePlan>,
+    /// How often views are listed anew.
+    pub relist_ms: u64,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    /// What operators do: when, through which node's link, what.
+    pub ops: Vec<(u64, usize, Op)>,
+    /// When everything is healed.
+    pub heal_ms: u64,
+    /// When it ends.
+    pub end_ms: u64,
+    /// A safeguard that is taken away.
+    pub ablation: Option<Ablation>,
+    /// The articles' design instead of the product.
+    pub naive: bool,
+}
+
+impl Plan {
+    /// The largest distance of a wall clock from true time that a node may believe.
+    #[must_use]
+    pub fn skew_ms(&self) -> i64 {
+        let offset = self.nodes.iter().map(|n| n.offset_ms.abs()).max();
+        let steps: i64 = self
+            .faults
+            .iter()
+            .map(|(_, fault)| match fault {
+                // A larger one is not believed before a minute has passed, and undone before.
+                Fault::Step { ms, .. } => ms.abs().min(2_000),
+                _ => 0,
+            })
+            .max()
+            .unwrap_or(0);
+        offset.unwrap_or(0) + steps
+    }
+}

@@ -1,0 +1,364 @@
+//! The network between a node and the store, with everything that can go wrong on it.
+//!
+//! A request is a task of the world: it is on its way whatever becomes of its caller, so a caller
+//! that gave up, or crashed, may still be written for later. Two questions decide a fate: did it
+//! happen, and did the caller hear?
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use punctual::backend::{
+    BackendError, BackendResult, BatchOutcome, CoordinationBackend, Lease, LeaseId, Op, Page,
+    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
+};
+use punctual::env::BoxFuture;
+use punctual_memory::MemoryBackend;
+use tokio::sync::oneshot;
+
+use super::ablation::Ablation;
+use super::executor::{Executor, Proc, WORLD};
+use super::faults::{Link, Rates, Trouble};
+use super::rng::Rng;
+use super::tap::Tap;
+use super::wire_watch::WireWatch;
+
+/// How often each fault happened.
+pub type Counts = Arc<Mutex<BTreeMap<&'static str, u64>>>;
+
+/// One process's way to the store.
+pub struct Wire {
+    /// Time and tasks.
+    pub executor: Executor,
+    /// The store itself.
+    pub store: MemoryBackend,
+    /// Its log.
+    pub tap: Tap,
+    /// Who calls.
+    pub proc: Proc,
+    /// What goes wrong when.
+    pub link: Arc<Link>,
+    /// The wire's own random numbers.
+    pub rng: Mutex<Rng>,
+    /// What went wrong.
+    pub counts: Counts,
+    /// What is taken away from each request.
+    pub ablation: Option<Ablation>,
+}
+
+/// What becomes of one call.
+struct Fate {
+    refuse: bool,
+    /// When the request arrives, if it does.
+    request_ms: Option<u64>,
+    copy_ms: Option<u64>,
+    reply_ms: u64,
+    reply: Reply,
+}
+
+enum Reply {
+    Heard,
+    Lost,
+    Unknown,
+}
+
+impl Wire {
+    fn count(&self, what: &'static str) {
+        *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    fn fate(&self, now_ms: u64) -> Fate {
+        let rates = self.link.rates(now_ms);
+        let mut rng = self.rng.lock().unwrap();
+        let mut fate = Fate {
+            refuse: false,
+            request_ms: Some(rng.range(1, 4)),
+            copy_ms: None,
+            reply_ms: rng.range(1, 4),
+            reply: Reply::Heard,
+        };
+        if rates == Rates::default() {
+            return fate;
+        }
+        if rng.permille(rates.slow) {
+            self.count("slow");
+            fate.request_ms = Some(rng.range(5, 1_000));
+            fate.reply_ms = rng.range(5, 1_000);
+        }
+        if rng.permille(rates.refuse) {
+            self.count("refused");
+            fate.refuse = true;
+        } else if rng.permille(rates.lose_request) {
+            self.count("request lost");
+            fate.request_ms = None;
+        } else if rng.permille(rates.unknown_not) {
+            self.count("unknown, not applied");
+            fate.request_ms = None;
+            fate.reply = Reply::Unknown;
+        } else if rng.permille(rates.lose_reply) {
+            self.count("reply lost");
+            fate.reply = Reply::Lost;
+        } else if rng.permille(rates.unknown) {
+            self.count("unknown, applied");
+            fate.reply = Reply::Unknown;
+        } else if rng.permille(rates.late) {
+            self.count("late");
+            fate.request_ms = Some(rng.range(2_000, 20_000));
+        } else if rng.permille(rates.duplicate) {
+            self.count("duplicate");
+            fate.copy_ms = Some(rng.range(1, 15_000));
+        }
+        fate
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        writes: bool,
+        apply: impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync + 'static,
+        revision: fn(&T) -> Option<Revision>,
+    ) -> BackendResult<T> {
+        let fate = self.fate(self.executor.now_ms());
+        if fate.refuse {
+            self.executor
+                .sleep_until(self.executor.now_ms() + fate.reply_ms)
+                .await;
+            return Err(BackendError::Unavailable("too many requests".into()));
+        }
+        if !self.link.sends(self.executor.now_ms()) {
+            self.count("cut");
+            return std::future::pending().await;
+        }
+        let (answer_out, answer) = oneshot::channel();
+        let apply = Arc::new(apply);
+        if let Some(delay) = fate.copy_ms {
+            let (late, apply) = (self.courier(revision), apply.clone());
+            self.executor.spawn(
+                WORLD,
+                Box::pin(async move {
+                    late.wait(delay).await;
+                    let _ = late.deliver(&*apply).await;
+                }),
+            );
+        }
+        let courier = self.courier(revision);
+        let link = self.link.clone();
+        self.executor.spawn(
+            WORLD,
+            Box::pin(async move {
+                let mut result = Err(BackendError::Unknown("connection lost".into()));
+                if let Some(delay) = fate.request_ms {
+                    courier.wait(delay).await;
+                    result = courier.deliver(&*apply).await;
+                }
+                courier.wait(fate.reply_ms).await;
+                let result = match fate.reply {
+                    Reply::Unknown if writes => {
+                        Err(BackendError::Unknown("connection lost".into()))
+                    }
+                    Reply::Unknown => Err(BackendError::Unavailable("connection lost".into())),
+                    _ => result,
+                };
+                let lost = matches!(fate.reply, Reply::Lost)
+                    || (fate.request_ms.is_none() && matches!(fate.reply, Reply::Heard))
+                    || !link.hears(courier.executor.now_ms());
+                if !lost {
+                    let _ = answer_out.send(result);
+                }
+            }),
+        );
+        match answer.await {
+            Ok(result) => result,
+            // Nothing will ever come: the caller's own timeout ends this.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn courier<T>(&self, revision: fn(&T) -> Option<Revision>) -> Courier<T> {
+        Courier {
+            executor: self.executor.clone(),
+            store: self.store.clone(),
+            tap: self.tap.clone(),
+            proc: self.proc,
+            revision,
+        }
+    }
+
+    fn has_space(&self) -> BackendResult<()> {
+        if self.link.has(self.executor.now_ms(), Trouble::NoSpace) {
+            self.count("no space");
+            return Err(BackendError::Unavailable("database space exceeded".into()));
+        }
+        Ok(())
+    }
+}
+
+struct Courier<T> {
+    executor: Executor,
+    store: MemoryBackend,
+    tap: Tap,
+    proc: Proc,
+    revision: fn(&T) -> Option<Revision>,
+}
+
+impl<T> Courier<T> {
+    async fn wait(&self, ms: u64) {
+        self.executor.sleep_until(self.executor.now_ms() + ms).await;
+    }
+
+    async fn deliver(
+        &self,
+        apply: &(impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync),
+    ) -> BackendResult<T> {
+        // What ended by itself before is nobody's.
+        let _ = self.store.revision();
+        self.tap.drain(None);
+        let result = apply(self.store.clone()).await;
+        let wrote = result.as_ref().ok().and_then(self.revision);
+        self.tap.drain(wrote.map(|revision| (self.proc, revision)));
+        result
+    }
+}
+
+fn puts(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| match op {
+        Op::Write(write) => matches!(write, Write::Put { .. }),
+        Op::Choose { .. } => true,
+    })
+}
+
+#[async_trait]
+impl CoordinationBackend for Wire {
+    async fn range(
+        &self,
+        span: &Span,
+        limit: PageLimit,
+        at: Option<Revision>,
+    ) -> BackendResult<Page> {
+        let span = span.clone();
+        self.call(
+            false,
+            move |store| {
+                let span = span.clone();
+                Box::pin(async move { store.range(&span, limit, at).await })
+            },
+            |_| None,
+        )
+        .await
+    }
+
+    async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
+        if puts(txn) {
+            self.has_space()?;
+        }
+        let txn = match self.ablation {
+            Some(ablation) => ablation.txn(txn),
+            None => txn.clone(),
+        };
+        let answer = self
+            .call(
+                true,
+                move |store| {
+                    let txn = txn.clone();
+                    Box::pin(async move { store.commit(&txn).await })
+                },
+                TxnOutcome::applied,
+            )
+            .await;
+        match (answer, self.ablation) {
+            (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
+                Ok(TxnOutcome::Conflict { seen: vec![] })
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    async fn commit_batch(
+        &self,
+        guard: &[Requirement],
+        txns: &[Txn],
+    ) -> BackendResult<BatchOutcome> {
+        if txns.iter().any(puts) {
+            self.has_space()?;
+        }
+        let (guard, txns) = match self.ablation {
+            Some(ablation) => (
+                ablation.requirements(guard),
+                txns.iter().map(|txn| ablation.txn(txn)).collect(),
+            ),
+            None => (guard.to_vec(), txns.to_vec()),
+        };
+        let count = txns.len();
+        let answer = self
+            .call(
+                true,
+                move |store| {
+                    let (guard, txns) = (guard.clone(), txns.clone());
+                    Box::pin(async move { store.commit_batch(&guard, &txns).await })
+                },
+                |outcome| match outcome {
+                    BatchOutcome::Judged { revision, .. } => Some(*revision),
+                    BatchOutcome::GuardFailed { .. } => None,
+                },
+            )
+            .await;
+        match (answer, self.ablation) {
+            (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
+                Ok(BatchOutcome::Judged {
+                    revision: Revision(1),
+                    outcomes: vec![TxnOutcome::Conflict { seen: vec![] }; count],
+                })
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
+        self.has_space()?;
+        self.call(
+            true,
+            move |store| Box::pin(async move { store.grant(ttl_ms).await }),
+            |_| None,
+        )
+        .await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
+        self.call(
+            true,
+            move |store| Box::pin(async move { store.keep_alive(lease).await }),
+            |_| None,
+        )
+        .await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
+        self.call(
+            true,
+            move |store| Box::pin(async move { store.revoke(lease).await }),
+            |()| None,
+        )
+        .await
+    }
+
+    async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>> {
+        let wanted = span.clone();
+        let inner = self
+            .call(
+                false,
+                move |store| {
+                    let wanted = wanted.clone();
+                    Box::pin(async move { store.watch(&wanted, from).await })
+                },
+                |_| None,
+            )
+            .await?;
+        let rng = Rng::new(self.rng.lock().unwrap().next_u64());
+        Ok(Box::new(WireWatch::new(
+            self.executor.clone(),
+            self.link.clone(),
+            rng,
+            self.counts.clone(),
+            inner,
+        )))
+    }
+}

@@ -1,0 +1,526 @@
+//! A simulation: nodes, store, wire, operators; and the hand that breaks them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use punctual::backend::{CoordinationBackend, Revision};
+use punctual::cancel::{Canceller, StopCause};
+use punctual::control::Control;
+use punctual::handler::Executors;
+use punctual::job::record::{LeaderRecord, decode};
+use punctual::job::run::Owner;
+use punctual::keys::Keys;
+use punctual::model::Retention;
+use punctual::node::{Node, NodeConfig};
+use punctual_memory::MemoryBackend;
+
+use super::clock::{NodeClock, SimEnv};
+use super::executor::{Executor, Proc, WORLD};
+use super::faults::Link;
+use super::ledger::{Effect, Ledger, Work};
+use super::operator::{Asked, Desk};
+use super::rng::Rng;
+use super::schedule::{Fault, Op, Plan};
+use super::tap::{Logged, Tap};
+use super::wire::{Counts, Wire};
+use super::workload::HANDLER;
+
+/// The namespace of every simulation.
+pub const NAMESPACE: &str = "sim";
+
+/// A life of a node.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Which node.
+    pub node: usize,
+    /// As the product names it.
+    pub owner: Owner,
+    /// From when to when (of its process).
+    pub from_ms: u64,
+    /// `None`: it lives at the end.
+    pub until_ms: Option<u64>,
+    /// When it stood still.
+    pub paused: Vec<(u64, u64)>,
+    /// Whether `Node::run` came back although nobody had asked.
+    pub gave_up: Option<String>,
+}
+
+/// Everything that was observed.
+#[derive(Debug)]
+pub struct Observed {
+    /// What was run.
+    pub plan: Plan,
+    /// The store's log.
+    pub log: Vec<Logged>,
+    /// What the code did.
+    pub effects: Vec<Effect>,
+    /// What operators did.
+    pub asked: Vec<Asked>,
+    /// The lives of the nodes, by process.
+    pub lives: BTreeMap<Proc, Life>,
+    /// Faults that happened, by kind.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Of all of the above.
+    pub fingerprint: u64,
+    /// Polls of the executor.
+    pub polls: u64,
+}
+
+struct Slot {
+    clock: Arc<NodeClock>,
+    link: Arc<Link>,
+    proc: Option<Proc>,
+    stop: Option<Canceller>,
+    leaving: bool,
+    control: Arc<Control>,
+    lives: u64,
+}
+
+enum Event {
+    Start(usize),
+    Fault(Fault),
+    Op(usize, Op),
+    Resume(Proc),
+    Heal,
+}
+
+struct World<'a> {
+    plan: &'a Plan,
+    root: Rng,
+    executor: Executor,
+    store: MemoryBackend,
+    tap: Tap,
+    counts: Counts,
+    ledger: Ledger,
+    desk: Desk,
+    slots: Vec<Slot>,
+    lives: Arc<Mutex<BTreeMap<Proc, Life>>>,
+    next_proc: Proc,
+    /// By time, then by order of arrival.
+    agenda: BTreeMap<(u64, u64), Event>,
+    arrivals: u64,
+}
+
+/// Runs a plan.
+#[must_use]
+pub fn simulate(plan: &Plan) -> Observed {
+    let root = Rng::new(plan.seed);
+    let executor = Executor::new(root.branch("executor", 0));
+    let store_clock = NodeClock::exact(plan.epoch_ms);
+    let store_env = SimEnv::shared(
+        executor.clone(),
+        WORLD,
+        store_clock,
+        root.branch("store", 0),
+    );
+    let everything = Retention {
+        revisions: usize::MAX,
+        bytes: usize::MAX,
+    };
+    let store = MemoryBackend::with_retention(store_env, everything);
+    let mut world = World {
+        plan,
+        root,
+        tap: Tap::new(executor.clone(), &store),
+        executor,
+        store,
+        counts: Counts::default(),
+        ledger: Ledger::default(),
+        desk: Desk::default(),
+        slots: Vec::new(),
+        lives: Arc::default(),
+        next_proc: WORLD + 1,
+        agenda: BTreeMap::new(),
+        arrivals: 0,
+    };
+    world.prepare();
+    world.go();
+    world.observed()
+}
+
+impl World<'_> {
+    fn at(&mut self, ms: u64, event: Event) {
+        self.arrivals += 1;
+        self.agenda.insert((ms, self.arrivals), event);
+    }
+
+    fn prepare(&mut self) {
+        for (index, node) in self.plan.nodes.iter().enumerate() {
+            let clock = Arc::new(NodeClock {
+                epoch_ms: self.plan.epoch_ms,
+                mono_base_ms: node.mono_base_ms,
+                drift_ppm: node.drift_ppm,
+                offset_ms: AtomicI64::new(node.offset_ms),
+            });
+            let windows = self
+                .plan
+                .faults
+                .iter()
+                .filter_map(|(_, fault)| match fault {
+                    Fault::Link { node, window } if *node == index => Some(*window),
+                    _ => None,
+                });
+            let link = Arc::new(Link {
+                windows: windows.collect(),
+            });
+            let control = self.control(index, WORLD, &clock, &link, 0);
+            self.slots.push(Slot {
+                clock,
+                link,
+                proc: None,
+                stop: None,
+                leaving: false,
+                control,
+                lives: 0,
+            });
+            self.at(node.start_ms, Event::Start(index));
+        }
+        for (at, fault) in &self.plan.faults {
+            self.at(*at, Event::Fault(fault.clone()));
+        }
+        for (at, node, op) in &self.plan.ops {
+            self.at(*at, Event::Op(*node, op.clone()));
+        }
+        self.at(self.plan.heal_ms, Event::Heal);
+    }
+
+    fn go(&mut self) {
+        while let Some(((at, _), event)) = self.agenda.pop_first() {
+            if at > self.plan.end_ms {
+                break;
+            }
+            self.executor.run_until(at);
+            self.handle(event);
+        }
+        self.executor.run_until(self.plan.end_ms);
+        self.drain_tap();
+    }
+
+    fn drain_tap(&self) {
+        let _ = self.store.revision();
+        self.tap.drain(None);
+    }
+
+    fn count(&self, what: &'static str) {
+        *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Start(index) => self.start(index),
+            Event::Fault(fault) => self.fault(&fault),
+            Event::Op(index, op) => self.op(index, op),
+            Event::Resume(proc) => self.resume(proc),
+            Event::Heal => self.heal(),
+        }
+    }
+
+    fn wire(&self, proc: Proc, link: &Arc<Link>, branch: &Rng) -> Arc<Wire> {
+        Arc::new(Wire {
+            executor: self.executor.clone(),
+            store: self.store.clone(),
+            tap: self.tap.clone(),
+            proc,
+            link: link.clone(),
+            rng: Mutex::new(branch.branch("wire", 0)),
+            counts: self.counts.clone(),
+            ablation: self.plan.ablation,
+        })
+    }
+
+    fn control(
+        &self,
+        index: usize,
+        proc: Proc,
+        clock: &Arc<NodeClock>,
+        link: &Arc<Link>,
+        life: u64,
+    ) -> Arc<Control> {
+        let branch = self
+            .root
+            .branch("control", index as u64)
+            .branch("life", life);
+        let env = SimEnv::shared(
+            self.executor.clone(),
+            proc,
+            clock.clone(),
+            branch.branch("env", 0),
+        );
+        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+    }
+
+    fn start(&mut self, index: usize) {
+        if self.slots[index].proc.is_some() {
+            return;
+        }
+        let proc = self.next_proc;
+        self.next_proc += 1;
+        self.set_clock_at_boot(index);
+        let slot = &self.slots[index];
+        let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
+        let branch = self.root.branch("node", index as u64).branch("life", life);
+        let env = SimEnv::shared(
+            self.executor.clone(),
+            proc,
+            clock.clone(),
+            branch.branch("env", 0),
+        );
+        let wire = self.wire(proc, &link, &branch);
+        let mut executors = Executors::default();
+        executors.handlers.insert(
+            HANDLER.into(),
+            Arc::new(Work {
+                executor: self.executor.clone(),
+                proc,
+                ledger: self.ledger.clone(),
+            }),
+        );
+        let config = NodeConfig {
+            node_id: format!("n{index}"),
+            namespace: NAMESPACE.into(),
+            slots: self.plan.nodes[index].slots,
+            relist_ms: self.plan.relist_ms,
+            ..NodeConfig::default()
+        };
+        let node = Node::new(wire, env, executors, config).expect("a valid configuration");
+        let (stop, token) = Canceller::new();
+        let life_of = Life {
+            node: index,
+            owner: node.owner().clone(),
+            from_ms: self.executor.now_ms(),
+            until_ms: None,
+            paused: Vec::new(),
+            gave_up: None,
+        };
+        self.lives.lock().unwrap().insert(proc, life_of);
+        let (lives, asked, executor) = (self.lives.clone(), token.clone(), self.executor.clone());
+        self.executor.spawn(
+            proc,
+            Box::pin(async move {
+                let answer = node.run(token).await;
+                let mut lives = lives.lock().unwrap();
+                let Some(life) = lives.get_mut(&proc) else {
+                    return;
+                };
+                life.until_ms = Some(executor.now_ms());
+                if !asked.is_cancelled() || answer.is_err() {
+                    life.gave_up = Some(format!("{answer:?}"));
+                }
+            }),
+        );
+        let control = self.control(index, proc, &clock, &link, life);
+        let slot = &mut self.slots[index];
+        slot.proc = Some(proc);
+        slot.stop = Some(stop);
+        slot.leaving = false;
+        slot.lives = life;
+        slot.control = control;
+    }
+
+    /// A machine that starts asks a time server first. What a node does that starts with a wrong
+    /// clock is a scenario of its own.
+    fn set_clock_at_boot(&self, index: usize) {
+        let planned = self.plan.nodes[index].offset_ms;
+        let offset = &self.slots[index].clock.offset_ms;
+        if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
+            offset.store(planned, Ordering::SeqCst);
+        }
+    }
+
+    /// The process is gone, whatever it was doing.
+    fn kill(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        slot.stop = None;
+        let Some(proc) = slot.proc.take() else { return };
+        self.executor.kill(proc);
+        let now = self.executor.now_ms();
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&proc) {
+            life.until_ms.get_or_insert(now);
+            close_pause(life, now);
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let key = Keys::new(NAMESPACE).leader();
+        let entries = self.store.entries().ok()?;
+        let entry = entries.iter().find(|entry| entry.key == key)?;
+        let record: LeaderRecord = decode(&entry.value).ok()?;
+        self.slots
+            .iter()
+            .position(|slot| self.owner_of(slot) == Some(record.owner.clone()))
+    }
+
+    fn owner_of(&self, slot: &Slot) -> Option<Owner> {
+        let lives = self.lives.lock().unwrap();
+        Some(lives.get(&slot.proc?)?.owner.clone())
+    }
+
+    fn fault(&mut self, fault: &Fault) {
+        let now = self.executor.now_ms();
+        if now > self.plan.heal_ms {
+            return;
+        }
+        match *fault {
+            Fault::Link { .. } => {}
+            Fault::Crash { node, down_ms } => {
+                self.count("crash");
+                self.kill(node);
+                self.at(now + down_ms, Event::Start(node));
+            }
+            Fault::CrashLeader { down_ms } => {
+                if let Some(node) = self.leader() {
+                    self.count("leader crash");
+                    self.kill(node);
+                    self.at(now + down_ms, Event::Start(node));
+                }
+            }
+            Fault::Leave { node, down_ms } => {
+                if let Some(stop) = &self.slots[node].stop {
+                    stop.stop(StopCause::Cancelled);
+                    self.slots[node].leaving = true;
+                    self.count("graceful leave");
+                    // What is not gone by then is killed, as an init system does.
+                    self.at(
+                        now + down_ms,
+                        Event::Fault(Fault::Crash { node, down_ms: 100 }),
+                    );
+                }
+            }
+            Fault::Pause { node, for_ms } => self.pause(node, for_ms),
+            Fault::PauseLeader { for_ms } => {
+                if let Some(node) = self.leader() {
+                    self.pause(node, for_ms);
+                }
+            }
+            Fault::RevokeNode { node } => {
+                if let Some(owner) = self.owner_of(&self.slots[node]) {
+                    let key = Keys::new(NAMESPACE).node(&owner.node, &owner.incarnation);
+                    self.revoke(&key);
+                }
+            }
+            Fault::RevokeLeader => self.revoke(&Keys::new(NAMESPACE).leader()),
+            Fault::ProlongLeases => {
+                self.count("leases prolonged");
+                for lease in self.store.leases().unwrap_or_default() {
+                    let _ = self.store.keep_alive(lease).now_or_never();
+                }
+            }
+            Fault::Step { node, ms } => {
+                self.count("clock step");
+                let offset = self.plan.nodes[node].offset_ms + ms;
+                self.slots[node]
+                    .clock
+                    .offset_ms
+                    .store(offset, Ordering::SeqCst);
+            }
+            Fault::Compact { keep } => {
+                self.count("compaction");
+                self.drain_tap();
+                if let Ok(revision) = self.store.revision() {
+                    let _ = self
+                        .store
+                        .compact(Revision(revision.0.saturating_sub(keep).max(1)));
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, index: usize, for_ms: u64) {
+        let now = self.executor.now_ms();
+        let Some(proc) = self.slots[index].proc else {
+            return;
+        };
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&proc) {
+            close_pause(life, now);
+            life.paused.push((now, u64::MAX));
+        }
+        self.count("pause");
+        self.executor.pause(proc);
+        self.at(now + for_ms, Event::Resume(proc));
+    }
+
+    fn resume(&mut self, proc: Proc) {
+        self.executor.resume(proc);
+        let now = self.executor.now_ms();
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&proc) {
+            close_pause(life, now);
+        }
+    }
+
+    fn revoke(&mut self, key: &[u8]) {
+        let entries = self.store.entries().unwrap_or_default();
+        let lease = entries
+            .iter()
+            .find(|entry| entry.key == key)
+            .and_then(|entry| entry.lease);
+        if let Some(lease) = lease {
+            self.count("spurious revoke");
+            let _ = self.store.revoke(lease).now_or_never();
+            self.drain_tap();
+        }
+    }
+
+    fn op(&mut self, index: usize, op: Op) {
+        let slot = &self.slots[index];
+        let task = self.desk.clone().ask(
+            self.executor.clone(),
+            self.store.clone(),
+            slot.control.clone(),
+            op,
+        );
+        self.executor
+            .spawn(slot.proc.unwrap_or(WORLD), Box::pin(task));
+    }
+
+    /// Everything works again, and all nodes are there.
+    fn heal(&mut self) {
+        for index in 0..self.slots.len() {
+            if let Some(proc) = self.slots[index].proc {
+                self.resume(proc);
+                let leaving = self.slots[index].leaving;
+                let over = self.lives.lock().unwrap()[&proc].until_ms.is_some();
+                if leaving || over {
+                    self.kill(index);
+                }
+            }
+            let offset = self.plan.nodes[index].offset_ms;
+            self.slots[index]
+                .clock
+                .offset_ms
+                .store(offset, Ordering::SeqCst);
+            self.start(index);
+        }
+    }
+
+    fn observed(self) -> Observed {
+        let log = self.tap.log();
+        let effects = self.ledger.effects();
+        let asked = self.desk.asked();
+        let text = format!("{log:?}{effects:?}{asked:?}");
+        let values = log.iter().flat_map(|l| &l.events).flat_map(|e| match e {
+            punctual::backend::Event::Put(entry) => entry.value.clone(),
+            punctual::backend::Event::Delete { .. } => vec![],
+        });
+        let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
+        let lives = self.lives.lock().unwrap().clone();
+        let counts = self.counts.lock().unwrap().clone();
+        Observed {
+            plan: self.plan.clone(),
+            fingerprint: punctual::keys::fnv1a(&bytes),
+            log,
+            effects,
+            asked,
+            lives,
+            counts,
+            polls: self.executor.polls(),
+        }
+    }
+}
+
+fn close_pause(life: &mut Life, now: u64) {
+    if let Some(last) = life.paused.last_mut() {
+        last.1 = last.1.min(now);
+    }
+}
