@@ -1,8 +1,8 @@
 //! A day of a scheduler's writes against the embedded store, as fast as it goes: does its disk
 //! use reach a plateau?
 //!
-//! `cargo run --release -p punctual-sled --example churn -- [JOBS] [HISTORY] [RUNS]`
-//! (default: 100 jobs that keep 100 records each, 144,000 runs: one a minute for a day) prints a
+//! `cargo run --release -p punctual-sled --example churn -- [JOBS] [HISTORY] [RUNS] [MIB]`
+//! (default: 100 jobs that keep 100 records each, 144,000 runs: one a minute for a day; rewrites above 8 MiB) prints a
 //! line of JSON for each twentieth of the way: bytes of live keys and values, bytes on disk, and
 //! their ratio.
 
@@ -21,12 +21,15 @@ const RECORD_BYTES: usize = 400;
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1).map(|a| a.parse::<u64>());
     let mut next = |default| arguments.next().unwrap_or(Ok(default));
-    let (jobs, history, runs) = (next(100)?, next(100)?, next(144_000)?);
+    let (jobs, history, runs, mib) = (next(100)?, next(100)?, next(144_000)?, next(8)?);
     let directory = tempfile::tempdir()?;
     let store = SledBackend::open(
         directory.path().join("db"),
         TokioEnv::shared(),
-        Options::default(),
+        Options {
+            rewrite_above_bytes: mib << 20,
+            ..Options::default()
+        },
     )?;
     let started = Instant::now();
     let mut live = 0i64;

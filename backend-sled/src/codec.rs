@@ -1,13 +1,21 @@
 //! How things lie in sled: versioned records, each with a checksum of our own.
 //!
 //! ```text
-//! "e" + key   version:1  checksum:8  created:8  modified:8  lease:8 (0: none)  value
-//! "m"         version:1  checksum:8  cluster:8  revision:8  next lease:8
-//!             entries:8  sum:8  writes:8
+//! magic:4  version:1  checksum:8  length:4  body
+//!
+//! body under "e" + key:  "e"  created:8  modified:8  lease:8 (0: none)  length:4  key  value
+//! body under "m":        "m"  cluster:8  revision:8  next lease:8  entries:8  sum:8  writes:8
+//!                        and the keys that the last batch deleted: (length:4  key)*
 //! ```
-//! Numbers are little endian. The checksum covers the sled key and all that follows it, so that a
-//! record that strayed to another key is found out as well. `sum` adds up the checksums of all
-//! entries: a subset, a superset or a mixture of two states does not pass for a whole one.
+//! Numbers are little endian. The checksum covers the version and all that follows the checksum.
+//! `sum` adds up the checksums of all entries: a subset, a superset or a mixture of two states does
+//! not pass for a whole one.
+//!
+//! A record says all about itself, its key and its beginning included, and each batch leaves a meta
+//! record that says what it deleted. So the batches behind a damaged place, which sled gives up,
+//! can be found in the bare file and applied again ([`parse`]).
+
+use std::ops::Range;
 
 use punctual::backend::{Entry, Key, LeaseId, Revision};
 
@@ -16,7 +24,12 @@ pub(crate) const VERSION: u8 = 1;
 /// Where the meta record lies.
 pub(crate) const META: &[u8] = b"m";
 const ENTRY: u8 = b'e';
-const HEAD: usize = 1 + 8;
+/// How every record begins: bytes that no text holds.
+pub(crate) const MAGIC: [u8; 4] = [0xf1, b'p', b'n', 0xb7];
+const VERSION_AT: usize = MAGIC.len();
+const CHECKSUM: Range<usize> = VERSION_AT + 1..VERSION_AT + 9;
+const LENGTH: Range<usize> = CHECKSUM.end..CHECKSUM.end + 4;
+const HEAD: usize = LENGTH.end;
 
 /// Why a record cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +67,9 @@ impl Meta {
         }
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(HEAD + 6 * 8);
+    /// The meta record of a batch that deleted these keys.
+    pub(crate) fn encode(&self, deleted: &[&[u8]]) -> Vec<u8> {
+        let mut body = META.to_vec();
         for number in [
             self.cluster,
             self.revision.0,
@@ -66,21 +80,17 @@ impl Meta {
         ] {
             body.extend(number.to_le_bytes());
         }
-        seal(META, &body)
+        for key in deleted {
+            put_bytes(&mut body, key);
+        }
+        seal(&body)
     }
 
     pub(crate) fn decode(record: &[u8]) -> Result<Self, BadRecord> {
-        let (_, body) = unseal(META, record)?;
-        let mut numbers = body.chunks_exact(8).map(number);
-        let mut next = || numbers.next().ok_or(BadRecord::Damaged("too short"));
-        Ok(Self {
-            cluster: next()?,
-            revision: Revision(next()?),
-            next_lease: next()?,
-            entries: next()?,
-            sum: next()?,
-            writes: next()?,
-        })
+        match read(record)? {
+            Record::Meta { meta, .. } => Ok(meta),
+            Record::Entry(_) => Err(BadRecord::Damaged("of another kind")),
+        }
     }
 
     /// Counts a record in.
@@ -106,66 +116,143 @@ pub(crate) fn entry_key(key: &[u8]) -> Vec<u8> {
 
 /// The record of an entry.
 pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let mut body = Vec::with_capacity(3 * 8 + entry.value.len());
+    let mut body = Vec::with_capacity(1 + 3 * 8 + 4 + entry.key.len() + entry.value.len());
+    body.push(ENTRY);
     body.extend(entry.created.0.to_le_bytes());
     body.extend(entry.modified.0.to_le_bytes());
     body.extend(entry.lease.map_or(0, |lease| lease.0).to_le_bytes());
+    put_bytes(&mut body, &entry.key);
     body.extend(&entry.value);
-    seal(&entry_key(&entry.key), &body)
+    seal(&body)
 }
 
-/// The entry that a record holds; its checksum is right.
+/// The entry that a record holds, which belongs under its sled key.
 pub(crate) fn decode_entry(sled_key: &[u8], record: &[u8]) -> Result<Entry, BadRecord> {
-    let (_, body) = unseal(sled_key, record)?;
-    let Some((&ENTRY, key)) = sled_key.split_first() else {
-        return Err(BadRecord::Damaged("of an unknown kind"));
-    };
-    if body.len() < 3 * 8 {
-        return Err(BadRecord::Damaged("too short"));
+    match read(record)? {
+        Record::Entry(entry) if sled_key.split_first() == Some((&ENTRY, &entry.key)) => Ok(entry),
+        Record::Entry(_) => Err(BadRecord::Damaged("strayed from another key")),
+        Record::Meta { .. } => Err(BadRecord::Damaged("of another kind")),
     }
-    let (numbers, value) = body.split_at(3 * 8);
-    let lease = number(&numbers[16..]);
-    Ok(Entry {
-        key: Key::from(key),
-        value: value.to_vec(),
-        created: Revision(number(&numbers[..8])),
-        modified: Revision(number(&numbers[8..16])),
-        lease: (lease != 0).then_some(LeaseId(lease)),
-    })
 }
 
-fn seal(sled_key: &[u8], body: &[u8]) -> Vec<u8> {
+/// A record of either kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    Entry(Entry),
+    Meta { meta: Meta, deleted: Vec<Key> },
+}
+
+/// The record that begins at the start of `bytes`, if a whole one does, and its length.
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Record, usize)> {
+    let length = length_of(bytes)?;
+    let record = read(bytes.get(..length)?).ok()?;
+    Some((record, length))
+}
+
+fn length_of(bytes: &[u8]) -> Option<usize> {
+    let mut body = Bytes(bytes.get(LENGTH)?);
+    usize::try_from(body.length().ok()?).ok()?.checked_add(HEAD)
+}
+
+fn read(record: &[u8]) -> Result<Record, BadRecord> {
+    let mut body = Bytes(unseal(record)?);
+    match body.take(1)? {
+        [ENTRY] => {
+            let created = Revision(body.number()?);
+            let modified = Revision(body.number()?);
+            let lease = body.number()?;
+            let length = body.length()?;
+            Ok(Record::Entry(Entry {
+                key: body.take(length as usize)?.to_vec(),
+                value: body.0.to_vec(),
+                created,
+                modified,
+                lease: (lease != 0).then_some(LeaseId(lease)),
+            }))
+        }
+        META => {
+            let meta = Meta {
+                cluster: body.number()?,
+                revision: Revision(body.number()?),
+                next_lease: body.number()?,
+                entries: body.number()?,
+                sum: body.number()?,
+                writes: body.number()?,
+            };
+            let mut deleted = Vec::new();
+            while !body.0.is_empty() {
+                let length = body.length()?;
+                deleted.push(body.take(length as usize)?.to_vec());
+            }
+            Ok(Record::Meta { meta, deleted })
+        }
+        _ => Err(BadRecord::Damaged("of an unknown kind")),
+    }
+}
+
+/// What is left to read of a body.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], BadRecord> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(BadRecord::Damaged("too short"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, BadRecord> {
+        let mut number = [0; 8];
+        number.copy_from_slice(self.take(8)?);
+        Ok(u64::from_le_bytes(number))
+    }
+
+    fn length(&mut self) -> Result<u32, BadRecord> {
+        let mut length = [0; 4];
+        length.copy_from_slice(self.take(4)?);
+        Ok(u32::from_le_bytes(length))
+    }
+}
+
+/// Lengths fit: a request is limited to a mebibyte.
+fn put_bytes(body: &mut Vec<u8>, bytes: &[u8]) {
+    body.extend((bytes.len() as u32).to_le_bytes());
+    body.extend(bytes);
+}
+
+fn seal(body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u32).to_le_bytes();
     let mut record = Vec::with_capacity(HEAD + body.len());
+    record.extend(MAGIC);
     record.push(VERSION);
-    record.extend(checksum(&[&[VERSION], sled_key, body]).to_le_bytes());
+    record.extend(checksum(&[&[VERSION], &length, body]).to_le_bytes());
+    record.extend(length);
     record.extend(body);
     record
 }
 
-fn unseal<'a>(sled_key: &[u8], record: &'a [u8]) -> Result<(u8, &'a [u8]), BadRecord> {
-    if record.len() < HEAD {
-        return Err(BadRecord::Damaged("too short"));
+fn unseal(record: &[u8]) -> Result<&[u8], BadRecord> {
+    if length_of(record) != Some(record.len()) || !record.starts_with(&MAGIC) {
+        return Err(BadRecord::Damaged("of a wrong shape"));
     }
-    let (head, body) = record.split_at(HEAD);
+    let version = record[VERSION_AT];
+    let body = &record[HEAD..];
     // The checksum lies at the same place in all versions and covers the version itself: flipped
     // bits are damage, not the future.
-    if checksum(&[&head[..1], sled_key, body]) != checksum_of(record) {
+    if checksum(&[&[version], &record[LENGTH], body]) != checksum_of(record) {
         return Err(BadRecord::Damaged("its checksum is wrong"));
     }
-    match head[0] {
-        VERSION => Ok((VERSION, body)),
+    match version {
+        VERSION => Ok(body),
         newer => Err(BadRecord::Newer(newer)),
     }
 }
 
 fn checksum_of(record: &[u8]) -> u64 {
-    record.get(1..HEAD).map_or(0, number)
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[..8]);
-    u64::from_le_bytes(number)
+    let checksum = record.get(CHECKSUM).map(|bytes| Bytes(bytes).number());
+    checksum.and_then(Result::ok).unwrap_or(0)
 }
 
 /// FNV-1a, 64 bits: a check against accidents, not against people. Each part is followed by its
@@ -207,9 +294,22 @@ mod tests {
         assert_eq!(decode_entry(b"ejob/a", &record), Ok(entry));
         let mut meta = Meta::new(5);
         meta.add(&record);
-        assert_eq!(Meta::decode(&meta.encode()), Ok(meta));
+        assert_eq!(Meta::decode(&meta.encode(&[b"x"])), Ok(meta));
         meta.remove(&record);
         assert_eq!(meta, Meta::new(5));
+    }
+
+    #[test]
+    fn a_record_is_found_between_other_bytes() {
+        let meta = Meta::new(5);
+        let sealed = meta.encode(&[b"gone", b""]);
+        let mut bytes = sealed.clone();
+        bytes.extend(b"whatever follows");
+        let deleted = vec![b"gone".to_vec(), vec![]];
+        let expected = Record::Meta { meta, deleted };
+        assert_eq!(parse(&bytes), Some((expected, sealed.len())));
+        assert_eq!(parse(&bytes[1..]), None);
+        assert_eq!(parse(&sealed[..sealed.len() - 1]), None);
     }
 
     #[test]
@@ -229,12 +329,17 @@ mod tests {
     #[test]
     fn a_record_under_another_key_is_damage() {
         assert!(decode_entry(b"ejob/b", &encode_entry(&entry())).is_err());
+        assert!(decode_entry(b"ejob/a", &Meta::new(1).encode(&[])).is_err());
+        assert!(Meta::decode(&encode_entry(&entry())).is_err());
     }
 
     #[test]
     fn a_newer_version_is_named_and_no_damage() {
-        let mut record = vec![VERSION + 1];
-        record.extend(checksum(&[&[VERSION + 1], b"ek", b"whatever"]).to_le_bytes());
+        let mut record = MAGIC.to_vec();
+        record.push(VERSION + 1);
+        let length = 8u32.to_le_bytes();
+        record.extend(checksum(&[&[VERSION + 1], &length, b"whatever"]).to_le_bytes());
+        record.extend(length);
         record.extend(b"whatever");
         assert_eq!(
             decode_entry(b"ek", &record),

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The store was not opened.
+/// The store was not opened; what lies in the directory was left as it was found.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process (or another store in this one) holds the directory.
@@ -53,6 +53,14 @@ impl OpenError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { path, source }
+    }
+
+    /// The same damage, found in a copy of this file.
+    pub(crate) fn at(self, file: &Path) -> Self {
+        match self {
+            Self::Damaged { detail, .. } => Self::damaged(file, detail),
+            other => other,
+        }
     }
 
     pub(crate) fn damaged(file: &Path, detail: impl Into<String>) -> Self {

@@ -29,7 +29,7 @@ use support::{Random, all, commit, leased, open, runtime};
 
 const WRITERS: u64 = 6;
 /// Each writer keeps the records of its last transactions and deletes older ones.
-const KEPT: u64 = 15;
+const KEPT: u64 = 5;
 
 fn main() -> ExitCode {
     let directory = std::env::var("CRASH_DIRECTORY").unwrap_or_default();
@@ -74,6 +74,8 @@ fn options() -> Options {
             Ok("Fsync") => Durability::Fsync,
             _ => Durability::Flush,
         },
+        // Nearly always one under way: deaths must hit rewrites too.
+        rewrite_above_bytes: 1,
         ..Options::default()
     }
 }
@@ -152,16 +154,29 @@ fn rounds(durability: Durability, rounds: u64) -> Result<(), Failed> {
     let mut newest = Revision(1);
     for round in 0..rounds {
         let child = child("writer", &directory, durability).spawn()?;
-        let wait = Duration::from_micros(random.below(150_000));
+        // Most die young; some live long enough to rewrite the store a few times.
+        let most = if round % 3 == 2 { 700_000 } else { 150_000 };
+        let wait = Duration::from_micros(random.below(most));
         kill_after(child, wait, &mut acknowledged, &mut newest);
         let checked = runtime().block_on(check(&directory, &mut acknowledged, newest));
         newest = checked.map_err(|wrong| format!("seed {seed}, round {round}: {wrong}"))?;
+    }
+    let rewrites = generation(&directory)?;
+    println!("{durability:?}: {rewrites} rewrites in {rounds} rounds");
+    if rewrites < rounds / 4 {
+        return Err(format!("only {rewrites} rewrites in {rounds} rounds prove little").into());
     }
     let written: u64 = acknowledged.values().sum();
     if written < rounds * WRITERS {
         return Err(format!("only {written} transactions in {rounds} rounds prove little").into());
     }
     Ok(())
+}
+
+/// The number of the generation that is the store: it counts the rewrites.
+fn generation(directory: &Path) -> Result<u64, Failed> {
+    let current = std::fs::read_to_string(directory.join("current"))?;
+    Ok(current.trim_end().trim_start_matches("gen-").parse()?)
 }
 
 /// Reads what the child acknowledges, kills it, and reads what it had said until then.

@@ -74,3 +74,25 @@ pub async fn read_meta(store: &Store, keys: &Keys) -> BackendResult<Option<Meta>
         .map(|entry| decode(&entry.value).map_err(|e| BackendError::Broken(format!("`meta`: {e}"))))
         .transpose()
 }
+
+/// Notes in `meta` that a node with newer time zone data is about to stand for election, so that
+/// none with older data leads after it.
+///
+/// # Errors
+/// Those of the store. A conflict is none: somebody else changed `meta`, and looks after it.
+pub async fn raise_tzdb(store: &Store, keys: &Keys, meta: &Meta) -> BackendResult<()> {
+    if meta.tzdb >= tzdb() {
+        return Ok(());
+    }
+    let Some(entry) = store.get(&keys.meta()).await? else {
+        return Ok(());
+    };
+    let raised = Meta {
+        tzdb: tzdb(),
+        ..decode(&entry.value).map_err(|e| BackendError::Broken(format!("`meta`: {e}")))?
+    };
+    let txn = Txn::new()
+        .require(Requirement::Modified(keys.meta(), entry.modified))
+        .put(keys.meta(), encode(&raised));
+    store.settle(&txn).await.map(|_| ())
+}

@@ -11,7 +11,7 @@ use futures_util::future::Either;
 use tokio::sync::watch;
 
 use crate::backend::{BackendError, CoordinationBackend};
-use crate::bootstrap::{bootstrap, tzdb};
+use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::{ClockState, FireClock};
 use crate::env::{SharedEnv, race};
@@ -169,7 +169,6 @@ impl Node {
         };
         let (session_out, sessions) = watch::channel(None);
         let (leave, leaving) = Canceller::new();
-        let env = self.store.env().clone();
 
         let worker = work(
             Arc::new(self.worker_context(&meta)),
@@ -184,7 +183,6 @@ impl Node {
             leave.stop(StopCause::Cancelled);
         };
         futures_util::future::join(session, work_then_leave).await;
-        drop(env);
         Ok(())
     }
 
@@ -276,6 +274,10 @@ impl Node {
             shutdown.cancelled().await;
             return;
         }
+        let env = self.store.env();
+        if let Err(error) = raise_tzdb(&self.store, &self.keys, &meta).await {
+            tracing::warn!(%error, "cannot note the time zone data in the store");
+        }
         let context = LeaderContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
@@ -284,7 +286,6 @@ impl Node {
             relist_ms: self.config.relist_ms,
             lost_grace_ms: self.config.lost_grace_ms,
         };
-        let env = self.store.env();
         while !shutdown.is_cancelled() {
             let ready = async {
                 // A node that is not registered, or whose clock just jumped, must not lead.
@@ -315,6 +316,8 @@ impl Node {
             let resigned = matches!(race(shutdown.cancelled(), leading).await, Either::Left(_));
             session.close().await;
             tracing::info!(term = session.revision.0, resigned, "no longer leading");
+            // Whatever ended the lead may be at this node: let others go first.
+            let _ = race(shutdown.cancelled(), env.sleep(Duration::from_secs(1))).await;
         }
     }
 }

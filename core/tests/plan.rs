@@ -1,5 +1,6 @@
 //! What becomes of each instant: tables by hand, and properties against a plain reading of the
 //! rules that shares no code with the planner.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

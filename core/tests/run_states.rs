@@ -1,4 +1,5 @@
 //! The run state machine: its diagram, edge by edge, and what no sequence of events can do.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use proptest::prelude::*;
 use punctual::job::run::{

@@ -9,4 +9,6 @@
 )]
 
 pub mod check;
+pub mod conformance;
+pub mod manual;
 pub mod sim;

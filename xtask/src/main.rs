@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask test` checks everything and changes nothing,
-//! `cargo xtask fix` formats and applies what clippy can mend.
+//! `cargo xtask fix` formats and applies what clippy can mend, `cargo xtask kill9` kills a node ten
+//! times in two minutes and counts what it did.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -55,12 +56,32 @@ const FIX: &[Step] = &[
     ("format", &["fmt", "--all"], &[]),
 ];
 
+const KILL9: &[Step] = &[(
+    "kill -9, ten times in two minutes",
+    &[
+        "test",
+        "--locked",
+        "--release",
+        "--package",
+        "punctual-server",
+        "--test",
+        "kill9",
+        "--",
+        "--nocapture",
+    ],
+    &[
+        ("PUNCTUAL_KILL9_KILLS", "10"),
+        ("PUNCTUAL_KILL9_SECONDS", "120"),
+    ],
+)];
+
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("test") => run(TEST),
         Some("fix") => run(FIX),
+        Some("kill9") => run(KILL9),
         _ => {
-            eprintln!("usage: cargo xtask test | fix");
+            eprintln!("usage: cargo xtask test | fix | kill9");
             ExitCode::from(2)
         }
     }

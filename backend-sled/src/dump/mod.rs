@@ -8,9 +8,12 @@
 //!
 //! [`export`] trusts nothing: it works on a copy, so that it cannot make things worse, keeps only
 //! records whose checksum is right, and walks in from both ends when a page in the middle cannot
-//! be read. What it could not read is counted, so that a person can decide what the rest is worth.
-//! A salvaged store may be behind what it once acknowledged: treat it like a restored backup.
+//! be read. sled gives up all that follows a damaged place in its log; the records that follow are
+//! searched for in the bare file and applied again. Whether the result is all that was ever
+//! acknowledged is known in the end ([`Exported::complete`]). If it is not, entries may be missing,
+//! older than they were, or back from the dead: treat the store like a restored backup.
 
+mod carve;
 mod salvage;
 
 use std::fs;
@@ -21,9 +24,9 @@ use punctual::backend::{Entry, Key, LeaseId, Revision};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, META, Meta};
-use crate::disk::{self, DATA};
 use crate::error::OpenError;
-use salvage::salvage;
+use crate::{load, place};
+use salvage::{Salvaged, salvage};
 
 /// The version of the format.
 const FORMAT: u32 = 1;
@@ -108,40 +111,24 @@ struct Line {
 /// # Errors
 /// When the directory is in use, nothing at all can be read, or the lines cannot be written.
 pub fn export(directory: &Path, out: &mut dyn Write) -> Result<Exported, DumpError> {
-    if !directory.join(DATA).is_file() {
-        return Err(DumpError::Nothing(directory.to_path_buf()));
-    }
-    let lock = disk::take(directory)?;
-    let salvaged = salvage(directory)?;
+    let nothing = || DumpError::Nothing(directory.to_path_buf());
+    let generations = place::generations(directory).map_err(|_| nothing())?;
+    let newest = *generations.last().ok_or_else(nothing)?;
+    let lock = place::take(directory)?;
+    // If nobody can say which generation is the store, the newest is the best guess.
+    let current = place::current(directory).unwrap_or_default();
+    let generation = place::generation(directory, current.unwrap_or(newest));
+    let mut salvaged = salvage(directory, &generation)?;
+    salvaged.whole &= current.is_some();
     drop(lock);
-    let newest = salvaged.entries.values().map(|e| e.modified).max();
-    // Without a meta record nobody knows how far the store had come; at least past all we see.
-    let meta = salvaged.meta.unwrap_or(Meta {
-        revision: Revision(newest.map_or(1, |revision| revision.0 + 1)),
-        next_lease: salvaged
-            .entries
-            .values()
-            .filter_map(|e| e.lease)
-            .map(|lease| lease.0 + 1)
-            .max()
-            .unwrap_or(1),
-        ..Meta::new(0)
-    });
-    write_line(
-        out,
-        &Header {
-            punctual: FORMAT,
-            cluster: format!("{:016x}", meta.cluster),
-            revision: meta.revision.0,
-            next_lease: meta.next_lease,
-        },
-    )?;
+    write_line(out, &header_of(&salvaged))?;
     for entry in salvaged.entries.values() {
         write_line(out, &line_of(entry))?;
     }
     out.flush()?;
     let entries = salvaged.entries.len() as u64;
     let missing = match salvaged.meta {
+        _ if salvaged.whole => 0,
         Some(meta) => meta.entries.saturating_sub(entries).max(salvaged.bad),
         None => salvaged.bad,
     };
@@ -167,8 +154,10 @@ pub fn import(directory: &Path, lines: &mut dyn BufRead) -> Result<Imported, Dum
     if occupied {
         return Err(DumpError::NotEmpty(directory.to_path_buf()));
     }
-    let _lock = disk::take(directory)?;
-    let (db, _) = disk::open_sled(directory)?;
+    let _lock = place::take(directory)?;
+    let generation = place::generation(directory, 1);
+    let (db, _) = load::open(directory, &generation)?;
+    place::point_to(directory, 1).map_err(OpenError::io(directory))?;
     let failed = |error: sled::Error| OpenError::io(directory)(error.into());
     // Until the end no meta record but this one, which nobody can read: half an import is no
     // store, and neither is none of it.
@@ -199,10 +188,27 @@ pub fn import(directory: &Path, lines: &mut dyn BufRead) -> Result<Imported, Dum
         last_key = Some(entry.key);
     }
     meta.writes = 1;
-    batch.insert(META, meta.encode());
+    batch.insert(META, meta.encode(&[]));
     db.apply_batch(batch).map_err(failed)?;
     db.flush().map_err(failed)?;
     Ok(imported)
+}
+
+/// Revisions and numbers of leases must not be used again: where the meta record is missing, or
+/// older than entries that were found, at least past all that is seen.
+fn header_of(salvaged: &Salvaged) -> Header {
+    let meta = salvaged.meta.unwrap_or(Meta::new(0));
+    let entries = || salvaged.entries.values();
+    let revisions = entries().map(|entry| entry.modified.0);
+    let leases = entries()
+        .filter_map(|entry| entry.lease)
+        .map(|lease| lease.0 + 1);
+    Header {
+        punctual: FORMAT,
+        cluster: format!("{:016x}", meta.cluster),
+        revision: revisions.chain([meta.revision.0]).max().unwrap_or(1),
+        next_lease: leases.chain([meta.next_lease]).max().unwrap_or(1),
+    }
 }
 
 fn line_of(entry: &Entry) -> Line {

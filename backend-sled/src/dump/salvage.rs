@@ -1,52 +1,87 @@
-//! Reading a database that cannot be trusted.
+//! Reading a database that cannot be trusted: what sled can still read, and what follows the place
+//! where it gives up.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use punctual::backend::{Entry, Key};
+use punctual::backend::{Entry, Key, Revision};
 
+use super::carve::{Carved, carve};
 use crate::codec::{self, META, Meta};
-use crate::disk::{self, DATA};
+use crate::disk;
 use crate::error::OpenError;
+use crate::place::{Copy, DATA, wait_for_release};
 use crate::witness;
 
 /// What could be read.
+#[derive(Default)]
 pub(super) struct Salvaged {
     pub(super) meta: Option<Meta>,
     pub(super) entries: BTreeMap<Key, Entry>,
     /// Records that were there and could not be read.
     pub(super) bad: u64,
-    /// Nothing that the store ever acknowledged is missing.
+    /// The entries are all that the meta record counts, no more and no less.
     pub(super) whole: bool,
 }
 
 /// Reads a copy of the database as far as that goes.
-pub(super) fn salvage(directory: &Path) -> Result<Salvaged, OpenError> {
-    let copy = Copy::of(directory)?;
-    let mut unreadable = None;
-    for without_snapshot in [false, true] {
-        if without_snapshot {
-            // sled's shortcut past the older part of the log may be what is damaged.
-            copy.remove_snapshots()?;
-        }
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            let db = disk::config(&copy.0).open()?;
-            Ok::<_, sled::Error>(read_what_is_readable(&db))
-        }));
-        match opened {
-            Ok(Ok(mut salvaged)) => {
-                salvaged.whole &= testimony_agrees(directory, salvaged.meta.as_ref())?;
-                return Ok(salvaged);
-            }
-            Ok(Err(error)) => unreadable = Some(error.to_string()),
-            Err(_) => unreadable = Some("sled cannot make sense of it".into()),
+pub(super) fn salvage(directory: &Path, generation: &Path) -> Result<Salvaged, OpenError> {
+    wait_for_release(generation);
+    let copy = Copy::of(generation).map_err(OpenError::io(generation))?;
+    // Before sled opens the copy and cuts it.
+    let carved = carve(copy.path()).map_err(OpenError::io(generation))?;
+    let readable = catch_unwind(AssertUnwindSafe(|| {
+        let db = disk::config(copy.path()).open()?;
+        Ok::<_, sled::Error>(read_what_is_readable(&db))
+    }));
+    let readable = match readable {
+        Ok(Ok(readable)) => readable,
+        Ok(Err(_)) | Err(_) => Salvaged::default(),
+    };
+    let mut salvaged = roll_forward(readable, carved);
+    if salvaged.meta.is_none() && salvaged.entries.is_empty() {
+        let file = generation.join(DATA);
+        return Err(OpenError::damaged(&file, "nothing in it can be read"));
+    }
+    salvaged.whole &= testimony_agrees(directory, salvaged.meta.as_ref())?;
+    Ok(salvaged)
+}
+
+/// Applies to a readable state what the bare file holds of the batches behind it. If the readable
+/// state is whole, this is exact up to the first batch with a record that is lost, and the meta
+/// record tells whether there was one. If it is not, deleted entries may come back.
+fn roll_forward(readable: Salvaged, carved: Carved) -> Salvaged {
+    let from = match readable.meta {
+        Some(meta) if readable.whole => meta.revision,
+        _ => Revision(0),
+    };
+    let mut entries = readable.entries;
+    for (key, entry) in carved.entries {
+        let newer = entries
+            .get(&key)
+            .is_none_or(|known| known.modified < entry.modified);
+        if entry.modified > from && newer {
+            entries.insert(key, entry);
         }
     }
-    let detail = unreadable.unwrap_or_default();
-    Err(OpenError::damaged(&directory.join(DATA), detail))
+    for (key, deleted) in carved.deleted {
+        if deleted > from && entries.get(&key).is_some_and(|e| e.modified <= deleted) {
+            entries.remove(&key);
+        }
+    }
+    let metas = readable.meta.into_iter().chain(carved.meta);
+    let meta = metas.max_by_key(|meta| meta.writes);
+    let mut found = Meta::new(0);
+    for entry in entries.values() {
+        found.add(&codec::encode_entry(entry));
+    }
+    Salvaged {
+        meta,
+        whole: meta.is_some_and(|meta| (meta.entries, meta.sum) == (found.entries, found.sum)),
+        entries,
+        bad: readable.bad,
+    }
 }
 
 fn testimony_agrees(directory: &Path, meta: Option<&Meta>) -> Result<bool, OpenError> {
@@ -64,10 +99,8 @@ fn testimony_agrees(directory: &Path, meta: Option<&Meta>) -> Result<bool, OpenE
 
 fn read_what_is_readable(db: &sled::Db) -> Salvaged {
     let mut salvaged = Salvaged {
-        meta: None,
-        entries: BTreeMap::new(),
-        bad: 0,
         whole: true,
+        ..Salvaged::default()
     };
     let mut found = Meta::new(0);
     let mut items = db.iter();
@@ -117,49 +150,4 @@ impl Salvaged {
             Err(_) => self.bad += 1,
         }
     }
-}
-
-/// A copy of a database that is removed with its value.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn of(directory: &Path) -> Result<Self, OpenError> {
-        let name = format!("salvage-{}", std::process::id());
-        let copy = Self(directory.with_extension(name));
-        copy_files(directory, &copy.0).map_err(OpenError::io(&copy.0))?;
-        Ok(copy)
-    }
-
-    fn remove_snapshots(&self) -> Result<(), OpenError> {
-        let io = || OpenError::io(&self.0);
-        for item in fs::read_dir(&self.0).map_err(io())? {
-            let path = item.map_err(io())?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with("snap.") {
-                fs::remove_file(&path).map_err(io())?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(directory = %self.0.display(), %error, "a copy stays behind");
-        }
-    }
-}
-
-fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for item in fs::read_dir(from)? {
-        let item = item?;
-        if item.file_type()?.is_dir() {
-            copy_files(&item.path(), &to.join(item.file_name()))?;
-        } else {
-            fs::copy(item.path(), to.join(item.file_name()))?;
-        }
-    }
-    Ok(())
 }

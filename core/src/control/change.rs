@@ -100,13 +100,19 @@ fn effective_from(now_ms: i64, cursor: &CursorRecord, record: Option<&JobRecord>
     now_ms.max(cursor.window.until_ms + 1).max(last)
 }
 
-/// Appends a segment, and drops those that are decided to their ends.
+/// Appends a segment, and drops those that are decided to their ends: all of them when nothing is
+/// owed before the new one, so that a job may be edited for ever while its partition is idle.
 fn with_segment(
-    segments: &[Segment],
+    job: Option<&Job>,
     next: Segment,
     cursor: &CursorRecord,
 ) -> Result<Vec<Segment>, ControlError> {
-    let mut all: Vec<Segment> = segments
+    let Some(job) = job.filter(|job| owed(job, cursor, next.from_ms).is_some()) else {
+        return Ok(vec![next]);
+    };
+    let mut all: Vec<Segment> = job
+        .record
+        .segments
         .iter()
         .filter(|segment| segment.from_ms < next.from_ms)
         .copied()
@@ -180,11 +186,7 @@ pub fn put(
         generation,
         created_ms,
         updated_ms: now_ms,
-        segments: with_segment(
-            record.map_or(&[], |record| &record.segments),
-            segment,
-            &heads.cursor,
-        )?,
+        segments: with_segment(old, segment, &heads.cursor)?,
         paused: record.and_then(|record| record.paused.clone()),
         at_seen_ms: record.map_or_else(Vec::new, |record| record.at_seen_ms.clone()),
     };
@@ -366,7 +368,7 @@ pub fn resume(
     let next = JobRecord {
         version: job.record.version + 1,
         updated_ms: now_ms,
-        segments: with_segment(&job.record.segments, segment, &heads.cursor)?,
+        segments: with_segment(Some(job), segment, &heads.cursor)?,
         paused: None,
         ..job.record.clone()
     };

@@ -21,6 +21,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::job::spec::OnLost;
 use crate::keys::AttemptKey;
 use crate::recipe::view::{View, ViewEvent, forward};
 
@@ -348,7 +349,11 @@ impl Keeper {
             if matches!(event, RunEvent::Recover) && attempt.record.state == RunState::Locked {
                 finish::give_back(keys, &attempt, event)
             } else {
-                let definition = definition_of(&self.context, &attempt).await?;
+                // A wedged executor may still be at it, so this is as uncertain as a lost worker:
+                // no attempt follows unless the job allows two of them.
+                let definition = definition_of(&self.context, &attempt)
+                    .await?
+                    .filter(|d| *event != RunEvent::Overrun || d.spec.on_lost == OnLost::Retry);
                 let end = End {
                     now_ms: clock.now_ms(),
                     nonce: store.env().random_u64(),

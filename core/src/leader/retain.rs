@@ -297,3 +297,50 @@ async fn drop_old_definitions(context: &LeaderContext, authority: &Authority) ->
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duration::Millis;
+
+    fn record(run: &str, state: RunState, ended_ms: i64) -> (AttemptKey, RunRecord) {
+        let json = serde_json::json!({
+            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
+            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
+            "deadline_ms": 0, "state": state, "not_before_ms": 0, "created_ms": 0,
+            "ended_ms": ended_ms,
+        });
+        let key = AttemptKey {
+            partition: 0,
+            job: "j".into(),
+            run: run.into(),
+            attempt: 1,
+        };
+        (key, serde_json::from_value(json).unwrap())
+    }
+
+    #[test]
+    fn the_newest_of_each_kind_are_kept_and_nothing_too_old() {
+        let history = HistorySpec {
+            keep_success: 2,
+            keep_failed: 1,
+            keep_skipped: 5,
+            keep_for: Millis::from_secs(100),
+        };
+        let records = [
+            record("s1", RunState::Success, 910_000),
+            record("s3", RunState::Success, 930_000),
+            record("s2", RunState::Success, 920_000),
+            record("f1", RunState::Failed, 915_000),
+            record("f2", RunState::Failed, 925_000),
+            record("k1", RunState::Skipped, 899_999),
+            record("k2", RunState::Skipped, 900_000),
+        ];
+        let mut runs: Vec<String> = victims(records.into_iter(), &history, 1_000_000)
+            .into_iter()
+            .map(|key| key.run)
+            .collect();
+        runs.sort();
+        assert_eq!(runs, ["f1", "k1", "s1"]);
+    }
+}

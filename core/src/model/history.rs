@@ -176,23 +176,29 @@ impl History {
         self.complete_from = self.complete_from.max(revision);
     }
 
-    pub(super) fn seek(&self, span: &Span, from: Revision) -> BackendResult<Seek> {
+    /// A step of a watch; `upcoming` is the first revision that is still to come.
+    pub(super) fn seek(
+        &self,
+        span: &Span,
+        from: Revision,
+        upcoming: Revision,
+    ) -> BackendResult<Seek> {
         if from < self.complete_from {
             return Err(BackendError::Compacted {
                 oldest: self.complete_from,
             });
         }
-        let mut next = from;
         for revised in self.log.range(self.position(from)..) {
-            next = Revision(revised.revision.0 + 1);
             if let Some(changes) = revised.within(span) {
-                let changes = Some(changes);
-                return Ok(Seek { changes, next });
+                return Ok(Seek {
+                    changes: Some(changes),
+                    next: Revision(revised.revision.0 + 1),
+                });
             }
         }
         Ok(Seek {
             changes: None,
-            next,
+            next: from.max(upcoming),
         })
     }
 

@@ -120,10 +120,14 @@ impl Model {
             .filter(|entry| entry.lease.is_some())
             .map(|entry| entry.key.clone())
             .collect();
+        let complete_from = match restored.revision {
+            Revision(1) => Revision(1), // A store begins there, and nothing was changed by it.
+            Revision(last) => Revision(last + 1),
+        };
         let mut model = Self {
             space: Space::restored(restored.entries),
             leases: Leases::new(restored.next_lease),
-            history: History::new(Revision(restored.revision.0 + 1)),
+            history: History::new(complete_from),
             retention,
             revision: restored.revision,
             readable_from: restored.revision,
@@ -172,6 +176,12 @@ impl Model {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.space.bytes() + self.history.bytes()
+    }
+
+    /// Bytes of the keys and values that stand now.
+    #[must_use]
+    pub fn live_bytes(&self) -> usize {
+        self.space.bytes()
     }
 
     /// The entries of a span as they stand now, in key order.
@@ -319,7 +329,7 @@ impl Model {
     /// # Errors
     /// [`BackendError::Compacted`] when not every change since `from` is known any more.
     pub fn seek(&self, span: &Span, from: Revision) -> BackendResult<Seek> {
-        self.history.seek(span, from)
+        self.history.seek(span, from, Revision(self.revision.0 + 1))
     }
 
     /// All that a watch of `span` from `from` on has to report by now.

@@ -309,6 +309,30 @@ fn a_restored_store_without_leases_keeps_its_revision() {
 }
 
 #[test]
+fn a_watch_that_has_seen_all_stands_behind_the_newest_revision() {
+    let mut model = Model::default();
+    let all = Span::prefix("");
+    let next = |model: &Model, from: u64| model.seek(&all, Revision(from)).unwrap().next;
+    assert_eq!(next(&model, 1), Revision(2), "revision 1 changed nothing");
+    put(&mut model, "a", "1");
+    assert_eq!(model.seek(&Span::key("b"), Revision(1)).unwrap().next.0, 3);
+    assert_eq!(next(&model, 9), Revision(9), "the future is waited for");
+}
+
+#[test]
+fn a_restored_store_that_was_never_written_is_a_fresh_one() {
+    let restored = Restored {
+        entries: vec![],
+        revision: Revision(1),
+        next_lease: 1,
+    };
+    let model = Model::restore(restored, Retention::default())
+        .answer
+        .unwrap();
+    assert_eq!(model.history(&Span::prefix(""), Revision(1)), Ok(vec![]));
+}
+
+#[test]
 fn a_hundred_thousand_keys_are_no_burden() {
     let mut model = Model::default();
     for i in 0..1_000 {

@@ -1,6 +1,8 @@
 //! A cron expression as it was written: fields and their items, before it is reduced to bits.
 //! The compiler and `explain` read it.
 
+use super::spec::Dialect;
+
 /// One of the seven fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FieldKind {
@@ -18,6 +20,16 @@ pub(crate) enum FieldKind {
 pub(crate) enum Numbering {
     Unix,
     Quartz,
+}
+
+impl Numbering {
+    /// The same, as a job file names it.
+    pub(crate) const fn dialect(self) -> Dialect {
+        match self {
+            Self::Unix => Dialect::Unix,
+            Self::Quartz => Dialect::Quartz,
+        }
+    }
 }
 
 /// What a field accepts.

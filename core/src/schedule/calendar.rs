@@ -13,24 +13,11 @@ impl Excluded {
     pub(crate) fn compile(texts: &[String], calendars: &Calendars) -> Result<Self, ScheduleError> {
         let mut ranges = Vec::new();
         for text in texts {
-            if let Some(range) = range(text)? {
-                ranges.push(range);
-                continue;
-            }
-            let Some(days) = calendars.0.get(text.trim()) else {
-                return Err(unknown(text, calendars));
-            };
-            for day in days {
-                match range(day)? {
-                    Some(range) => ranges.push(range),
-                    None => {
-                        return Err(ScheduleError::new(
-                            "calendars",
-                            format!("{} is no date, in calendar {}", quote(day), quote(text)),
-                        )
-                        .hint("write 2026-12-25 or 2026-12-24..2027-01-02"));
-                    }
-                }
+            match (range(text), calendars.0.get(text.trim())) {
+                (Ok(Some(range)), _) => ranges.push(range),
+                (_, Some(days)) => ranges.extend(calendar(text.trim(), days)?),
+                (Ok(None), None) => return Err(unknown(text, calendars)),
+                (Err(error), None) => return Err(error),
             }
         }
         ranges.sort_unstable();
@@ -51,6 +38,32 @@ impl Excluded {
         let &(from, to) = self.0.get(index)?;
         (from <= day).then_some((to + 1) * DAY - 1)
     }
+}
+
+impl Calendars {
+    /// Reads all calendars, also those that no job names.
+    ///
+    /// # Errors
+    /// Names the calendar and the entry that is no date.
+    pub fn check(&self) -> Result<(), ScheduleError> {
+        for (name, days) in &self.0 {
+            calendar(name, days)?;
+        }
+        Ok(())
+    }
+}
+
+/// The days of a calendar.
+fn calendar(name: &str, days: &[String]) -> Result<Vec<(i64, i64)>, ScheduleError> {
+    let read = |day: &String| match range(day) {
+        Ok(Some(range)) => Ok(range),
+        _ => Err(ScheduleError::new(
+            "calendars",
+            format!("{} is no date, in calendar {}", quote(day), quote(name)),
+        )
+        .hint("write 2026-12-25 or 2026-12-24..2027-01-02")),
+    };
+    days.iter().map(read).collect()
 }
 
 /// `2026-12-25` or `2026-12-24..2027-01-02`; `None` when the text is neither, but a name.

@@ -59,7 +59,6 @@ impl Schedule {
         Ok(Self(Arc::new(Inner {
             timing,
             zone,
-            dst: spec.dst,
             rare: (rare != Rare::default()).then(|| Box::new(rare)),
         })))
     }
@@ -137,7 +136,7 @@ fn timing(spec: &ScheduleSpec, anchor_ms: i64, zone: &Zone) -> Result<Timing, Sc
     }
     if let Some(text) = &spec.cron {
         let cron = Cron::parse_with(text, spec.dialect, Some((anchor_ms, zone)))?;
-        return Ok(Timing::Cron(cron));
+        return Ok(Timing::Cron(cron.with_dst(spec.dst)));
     }
     if let Some(period) = spec.every {
         if period.ms() < 1_000 || !period.ms().is_multiple_of(1_000) {

@@ -10,7 +10,7 @@ use super::calendar::Excluded;
 use super::cron::Cron;
 use super::occurrence::{Occurrence, ScheduleKind, ScheduleSkip, Verdict};
 use super::spec::{DstRules, Gap};
-use super::walk::{self, Hit};
+use super::walk::{self, Hit, WIDEST};
 use super::zone::Zone;
 use crate::duration::Millis;
 
@@ -22,7 +22,6 @@ pub struct Schedule(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) timing: Timing,
     pub(crate) zone: Zone,
-    pub(crate) dst: DstRules,
     pub(crate) rare: Option<Box<Rare>>,
 }
 
@@ -72,7 +71,10 @@ impl Schedule {
 
     /// Its rules for changes of the clock.
     pub(crate) fn dst(&self) -> DstRules {
-        self.0.dst
+        match &self.0.timing {
+            Timing::Cron(cron) => cron.dst,
+            _ => DstRules::default(),
+        }
     }
 
     /// The anchor of `every`, Unix seconds.
@@ -100,7 +102,7 @@ impl Schedule {
             from = from.max(start);
         }
         let hit = match inner.timing {
-            Timing::Cron(ref cron) => walk::next(cron, &inner.zone, inner.dst, from)?,
+            Timing::Cron(ref cron) => walk::next(cron, &inner.zone, from)?,
             Timing::Every(anchor, period) => {
                 // The first multiple of the period, at least one, that is not before `from`.
                 let periods = -(anchor.saturating_sub(from).div_euclid(period));
@@ -125,7 +127,7 @@ impl Schedule {
             from = from.min(end);
         }
         let hit = match inner.timing {
-            Timing::Cron(ref cron) => walk::previous(cron, &inner.zone, inner.dst, from)?,
+            Timing::Cron(ref cron) => walk::previous(cron, &inner.zone, from)?,
             Timing::Every(anchor, period) => {
                 let latest = from.min(super::civil::LAST_CIVIL);
                 let periods = latest.saturating_sub(anchor).div_euclid(period);
@@ -162,9 +164,15 @@ impl Schedule {
     /// The first instant strictly after one that fires (Unix milliseconds).
     #[must_use]
     pub fn next_fire(&self, after_ms: i64) -> Option<i64> {
+        self.next_fire_counted(after_ms, &mut 0)
+    }
+
+    /// [`Schedule::next_fire`], with the instants that it looked at counted.
+    fn next_fire_counted(&self, after_ms: i64, looked_at: &mut u32) -> Option<i64> {
         let mut after_ms = after_ms;
         let mut gaps = 0;
         loop {
+            *looked_at += 1;
             let occurrence = self.next(after_ms)?;
             match occurrence.verdict {
                 Verdict::Fire => return Some(occurrence.at_ms),
@@ -176,23 +184,29 @@ impl Schedule {
                     after_ms = occurrence.at_ms;
                 }
                 Verdict::Skip(ScheduleSkip::Excluded) => {
-                    after_ms = self.last_of_exclusion(occurrence.at_ms);
+                    after_ms = self.last_of_exclusion(occurrence.at_ms / 1_000) * 1_000;
                 }
             }
         }
     }
 
-    /// An instant up to which everything is excluded, given one that is: a job may tick every
-    /// second of an excluded year. It stays before the next change of the clock, so that local
-    /// time runs evenly up to it.
-    fn last_of_exclusion(&self, at_ms: i64) -> i64 {
-        let at = at_ms / 1_000;
+    /// An instant (Unix seconds) up to which everything is excluded, given one that is: a job may
+    /// tick every second of an excluded year.
+    fn last_of_exclusion(&self, at: i64) -> i64 {
         let stretch = self.0.zone.stretch(at);
         let offset = i64::from(stretch.offset);
         let excluded = self.0.rare.as_deref().map(|rare| &rare.excluded);
-        match excluded.and_then(|excluded| excluded.end_of(at + offset)) {
-            Some(end) => (end - offset).min(stretch.end - 1).max(at) * 1_000,
-            None => at_ms,
+        let Some(end) = excluded.and_then(|excluded| excluded.end_of(at + offset)) else {
+            return at;
+        };
+        let same_offset = (end - offset).min(stretch.end - 1);
+        // A clock set back soon could show the days before the exclusion once more, and one that
+        // is changed near its end shows that earlier or later: both stay two days away.
+        let far = end - offset - WIDEST;
+        if stretch.end - at > WIDEST {
+            same_offset.max(far).max(at)
+        } else {
+            same_offset.max(at)
         }
     }
 
@@ -235,7 +249,7 @@ impl Schedule {
         });
         let verdict = if excluded {
             Verdict::Skip(ScheduleSkip::Excluded)
-        } else if hit.gap && self.0.dst.gap == Gap::Skip {
+        } else if hit.gap && self.dst().gap == Gap::Skip {
             Verdict::Skip(ScheduleSkip::DstGap)
         } else {
             Verdict::Fire
@@ -243,6 +257,48 @@ impl Schedule {
         Occurrence {
             at_ms: hit.at * 1_000,
             verdict,
+        }
+    }
+}
+
+/// A million distinct schedules fit into 100 MB: 56 bytes, two reference counts and what an
+/// allocator adds.
+const _: () = assert!(size_of::<Inner>() <= 56);
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::{Calendars, DstRules, Gap, Overlap, ScheduleSpec};
+    use super::*;
+
+    /// Found by fuzzing: five thousand excluded years were walked change by change.
+    #[test]
+    fn an_exclusion_of_any_length_is_passed_in_a_few_looks() {
+        for zone in [
+            "UTC",
+            "America/New_York",
+            "Asia/Tokyo",
+            "Pacific/Apia",
+            "Africa/Casablanca",
+        ] {
+            for text in ["* * * * * *", "30 2 * * *", "0 0 * * *"] {
+                let spec = ScheduleSpec {
+                    cron: Some(text.into()),
+                    timezone: Some(zone.into()),
+                    dst: DstRules {
+                        gap: Gap::Skip,
+                        overlap: Overlap::Twice,
+                    },
+                    exclude: vec!["2026-01-01..7013-02-01".into()],
+                    ..ScheduleSpec::default()
+                };
+                let schedule = Schedule::compile(&spec, 0, &Calendars::default()).unwrap();
+                let mut looked_at = 0;
+                let fire = schedule.next_fire_counted(1_772_866_800_000, &mut looked_at);
+                let first = schedule.zone().rfc3339(fire.unwrap() / 1_000);
+                assert!(first.starts_with("7013-02-02T0"), "{text} {zone}: {first}");
+                // Seconds of the last two days are looked at stretch by stretch, days one by one.
+                assert!(looked_at <= 8, "{text} {zone}: {looked_at}");
+            }
         }
     }
 }

@@ -34,25 +34,14 @@ pub struct Cron {
     pub(crate) months: u16,
     /// Bit n: weekday n, 0 is Sunday.
     pub(crate) weekdays: u8,
-    pub(crate) traits: Traits,
-    pub(crate) extra: Option<Box<Extra>>,
-}
-
-/// Facts about an expression, as bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Traits(u8);
-
-impl Traits {
     /// A day matches when either day field does, not both.
-    const EITHER_DAY: u8 = 1;
-    /// It is an interval, not a fixed time.
-    const INTERVAL: u8 = 2;
-    /// No day of the calendar matches.
-    const NEVER: u8 = 4;
-
-    fn set(&mut self, bit: u8, value: bool) {
-        self.0 |= if value { bit } else { 0 };
-    }
+    pub(crate) either_day: bool,
+    pub(crate) interval: bool,
+    pub(crate) never: bool,
+    /// What happens to fixed times when the clock is changed. Here, and not in the schedule
+    /// around it, because here are two bytes to spare.
+    pub(crate) dst: DstRules,
+    pub(crate) extra: Option<Box<Extra>>,
 }
 
 pub(crate) const ALL_WEEKDAYS: u8 = 0x7f;
@@ -80,6 +69,14 @@ impl Cron {
         Self::read(text, dialect, example_after_ms).map(|(_, cron)| cron)
     }
 
+    /// The dialect that a text is read by: what `auto` comes to, to be stored with the job.
+    ///
+    /// # Errors
+    /// As [`Cron::parse`].
+    pub fn dialect_of(text: &str, dialect: Dialect) -> Result<Dialect, ScheduleError> {
+        Self::read(text, dialect, None).map(|(ast, _)| ast.numbering.dialect())
+    }
+
     /// The expression as written and as compiled.
     pub(crate) fn read(
         text: &str,
@@ -96,7 +93,7 @@ impl Cron {
                 quartz,
                 start,
                 len,
-            } => Err(ambiguous(&unix, &quartz, (start, len), example_after_ms)),
+            } => Err(ambiguous(unix, quartz, (start, len), example_after_ms)),
         }
     }
 
@@ -109,7 +106,10 @@ impl Cron {
             days: bits(&ast.day) as u32,
             months: bits(&ast.month) as u16,
             weekdays: weekday_bits(&ast.weekday),
-            traits: Traits(0),
+            either_day: false,
+            interval: false,
+            never: false,
+            dst: DstRules::default(),
             extra: None,
         };
         for &item in ast.day.items.iter().chain(&ast.weekday.items) {
@@ -135,79 +135,65 @@ impl Cron {
         if extra != Extra::default() {
             cron.extra = Some(Box::new(extra));
         }
-        let either = ast.numbering == Numbering::Unix
+        cron.either_day = ast.numbering == Numbering::Unix
             && !ast.day.star
             && !ast.weekday.star
             && !ast.weekday.plus;
-        cron.traits.set(Traits::EITHER_DAY, either);
-        let interval = [&ast.second, &ast.minute, &ast.hour]
+        cron.interval = [&ast.second, &ast.minute, &ast.hour]
             .iter()
             .any(|field| field.is_stepped())
             || cron.seconds.count_ones() == 60
             || cron.minutes.count_ones() == 60
             || cron.hours.count_ones() == 24;
-        cron.traits.set(Traits::INTERVAL, interval);
-        let never = !cron.has_a_day();
-        cron.traits.set(Traits::NEVER, never);
+        cron.never = !cron.has_a_day();
         cron
-    }
-
-    /// Whether a day matches when either day field does (both must otherwise).
-    pub(crate) fn is_either_day(&self) -> bool {
-        self.traits.0 & Traits::EITHER_DAY != 0
     }
 
     /// Whether it is an interval (follows the real time through a change of the clock) and not a
     /// fixed time: its second, minute or hour holds `*` or a step or covers its whole range.
     #[must_use]
     pub fn is_interval(&self) -> bool {
-        self.traits.0 & Traits::INTERVAL != 0
+        self.interval
     }
 
     /// Whether no day of the calendar ever matches, such as 30 February.
     #[must_use]
     pub fn never_fires(&self) -> bool {
-        self.traits.0 & Traits::NEVER != 0
+        self.never
     }
 
-    /// The first fire strictly after an instant, under the default rules for changes of the clock.
-    /// Unix milliseconds, whole seconds; `None` is never.
+    /// The same expression under other rules for changes of the clock.
+    #[must_use]
+    pub fn with_dst(mut self, dst: DstRules) -> Self {
+        self.dst = dst;
+        self
+    }
+
+    /// The first fire strictly after an instant, both in Unix milliseconds; `None` is never.
+    /// Changes of the clock follow the default rules, unless [`Cron::with_dst`] sets others.
     #[must_use]
     pub fn next(&self, after_ms: i64, zone: &Zone) -> Option<i64> {
-        walk::next(
-            self,
-            zone,
-            DstRules::default(),
-            walk::second_after(after_ms),
-        )
-        .map(|hit| hit.at * 1_000)
+        walk::next(self, zone, walk::second_after(after_ms)).map(|hit| hit.at * 1_000)
     }
 
     /// The last fire strictly before an instant; the mirror of [`Cron::next`].
     #[must_use]
     pub fn previous(&self, before_ms: i64, zone: &Zone) -> Option<i64> {
-        walk::previous(
-            self,
-            zone,
-            DstRules::default(),
-            walk::second_before(before_ms),
-        )
-        .map(|hit| hit.at * 1_000)
+        walk::previous(self, zone, walk::second_before(before_ms)).map(|hit| hit.at * 1_000)
     }
 
     /// [`Cron::next`], with its work added to `steps`.
     #[must_use]
     pub fn next_counted(&self, after_ms: i64, zone: &Zone, steps: &mut Steps) -> Option<i64> {
         let from = walk::second_after(after_ms);
-        walk::next_counted(self, zone, DstRules::default(), from, steps).map(|hit| hit.at * 1_000)
+        walk::next_counted(self, zone, from, steps).map(|hit| hit.at * 1_000)
     }
 
     /// [`Cron::previous`], with its work added to `steps`.
     #[must_use]
     pub fn previous_counted(&self, before_ms: i64, zone: &Zone, steps: &mut Steps) -> Option<i64> {
         let from = walk::second_before(before_ms);
-        walk::previous_counted(self, zone, DstRules::default(), from, steps)
-            .map(|hit| hit.at * 1_000)
+        walk::previous_counted(self, zone, from, steps).map(|hit| hit.at * 1_000)
     }
 
     /// Whether the years of the field hold `year`.
@@ -230,7 +216,7 @@ impl Cron {
     pub(crate) fn days_of(&self, year: i32, month: u32) -> u32 {
         let length = days_in_month(year, month);
         let all = ((1u64 << (length + 1)) - 2) as u32;
-        if self.weekdays == ALL_WEEKDAYS && !self.is_either_day() {
+        if self.weekdays == ALL_WEEKDAYS && !self.either_day {
             return match &self.extra {
                 None => self.days & all,
                 Some(extra) => {
@@ -246,7 +232,7 @@ impl Cron {
             days |= extra.days(length, first);
             weekdays |= extra.weekdays(length, first);
         }
-        let matching = if self.is_either_day() {
+        let matching = if self.either_day {
             days | weekdays
         } else {
             days & weekdays

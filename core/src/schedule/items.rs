@@ -108,7 +108,7 @@ impl Cursor<'_> {
             Some(b'/') => {
                 return Err(self
                     .error("a step needs something to step through", 1)
-                    .hint(format!("write `*{}`", self.text)));
+                    .hint(format!("write {}", quote(&format!("*{}", self.text)))));
             }
             _ => {
                 let from = self.value()?;

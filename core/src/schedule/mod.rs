@@ -12,6 +12,34 @@
 //! question, an instant lost or doubled when the clock is changed, two nodes that disagree. So
 //! every search has a bound that tests count, the zone database is part of the program, and
 //! nothing here reads a clock, the system's zone or its zone files.
+//!
+//! ```
+//! use punctual::schedule::{Calendars, Schedule, ScheduleSpec, Verdict};
+//!
+//! let spec = ScheduleSpec {
+//!     cron: Some("30 2 * * *".into()),
+//!     timezone: Some("America/New_York".into()),
+//!     ..ScheduleSpec::default()
+//! };
+//! let created_ms = 1_772_866_800_000; // 2026-03-07T02:00:00-05:00
+//! let schedule = Schedule::compile(&spec, created_ms, &Calendars::default())?;
+//! let fires: Vec<String> = schedule
+//!     .after(created_ms)
+//!     .filter(|occurrence| occurrence.verdict == Verdict::Fire)
+//!     .take(3)
+//!     .map(|occurrence| schedule.zone().rfc3339(occurrence.at_ms / 1_000))
+//!     .collect();
+//! // On 8 March 02:30 does not exist: it fires at the first instant after the gap.
+//! assert_eq!(
+//!     fires,
+//!     [
+//!         "2026-03-07T02:30:00-05:00",
+//!         "2026-03-08T03:00:00-04:00",
+//!         "2026-03-09T02:30:00-04:00",
+//!     ]
+//! );
+//! # Ok::<(), punctual::schedule::ScheduleError>(())
+//! ```
 
 mod ast;
 mod calendar;

@@ -43,3 +43,14 @@ pub enum ScheduleSkip {
     /// Its time does not exist on that day, and `dst.gap` is `skip`.
     DstGap,
 }
+
+impl ScheduleSkip {
+    /// The reason as records, JSON and metrics name it: `excluded` or `dst_gap`.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Excluded => "excluded",
+            Self::DstGap => "dst_gap",
+        }
+    }
+}

@@ -52,7 +52,10 @@ pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Parsed, ScheduleErro
         return Err(
             ScheduleError::new("cron", "a zone is not part of the expression")
                 .at(first, first_text.len())
-                .hint(format!("write `timezone: {zone}` beside it")),
+                .hint(format!(
+                    "write {} beside it",
+                    quote(&format!("timezone: {zone}"))
+                )),
         );
     }
     let question = fields.iter().any(|(_, field)| field.contains('?'));
@@ -136,8 +139,12 @@ fn parse_macro(text: &str, dialect: Dialect, start: usize) -> Result<Ast, Schedu
     if name == "every" || name.starts_with("every ") {
         let period = name.strip_prefix("every").unwrap_or_default().trim();
         let period = if period.is_empty() { "6h" } else { period };
-        return Err(error("@every is not a calendar expression".into())
-            .hint(format!("write `every: {period}` instead of `cron`")));
+        return Err(
+            error("@every is not a calendar expression".into()).hint(format!(
+                "write {} instead of `cron`",
+                quote(&format!("every: {period}"))
+            )),
+        );
     }
     if name == "reboot" {
         return Err(error("@reboot names no instant".into()).hint(

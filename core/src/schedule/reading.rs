@@ -8,24 +8,27 @@ use super::zone::Zone;
 
 type Reading = Result<Box<Ast>, ScheduleError>;
 
-/// The error about six fields whose weekday is a number, at a place and length in the text.
+/// The error about six fields whose weekday is a number, at a place and length in the text. When
+/// neither dialect can read them, that is the error.
 pub(crate) fn ambiguous(
-    unix: &Reading,
-    quartz: &Reading,
+    unix: Reading,
+    quartz: Reading,
     (start, len): (usize, usize),
     example_after_ms: Option<(i64, &Zone)>,
 ) -> ScheduleError {
+    let name = match (&unix, &quartz) {
+        (Err(error), Err(_)) => return error.clone(),
+        (Ok(ast), _) | (Err(_), Ok(ast)) => weekday_text(&ast.weekday),
+    };
     ScheduleError::new(
         "day of week",
         "a weekday number means different days in the two dialects of 6 fields",
     )
     .at(start, len)
     .hint(format!(
-        "write the name ({}), or set `dialect: unix` ({}) or `dialect: quartz` ({})",
-        unix.as_ref()
-            .map_or_else(|_| "MON".to_owned(), |ast| weekday_text(&ast.weekday)),
-        reading(unix, example_after_ms),
-        reading(quartz, example_after_ms),
+        "write the name ({name}), or set `dialect: unix` ({}) or `dialect: quartz` ({})",
+        reading(&unix, example_after_ms),
+        reading(&quartz, example_after_ms),
     ))
 }
 
@@ -65,7 +68,7 @@ pub(crate) const MONTH_NAMES: [&str; 12] = [
     "December",
 ];
 
-/// A weekday field with names in the place of numbers, as the dialect means them.
+/// A weekday field with names in the place of numbers, as the dialect means them; each item once.
 pub(crate) fn weekday_text(field: &Field) -> String {
     let name = |number: u32| WEEKDAYS[weekday_index(field.limits.numbering, number) as usize];
     let item = |&item: &Item| match item {
@@ -80,8 +83,23 @@ pub(crate) fn weekday_text(field: &Field) -> String {
             names.join(",")
         }
     };
-    let items: Vec<_> = field.items.iter().map(item).collect();
-    items.join(",")
+    let mut items: Vec<String> = Vec::new();
+    for item in field.items.iter().map(item) {
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    shorten(items.join(","))
+}
+
+/// Messages stay short, whatever list of 500 characters somebody sends.
+fn shorten(mut text: String) -> String {
+    const LONGEST: usize = 100;
+    if text.len() > LONGEST {
+        text.truncate(LONGEST);
+        text.push_str("...");
+    }
+    text
 }
 
 /// One reading of an ambiguous expression: its weekdays, and its next dates.

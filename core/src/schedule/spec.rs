@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cron::Cron;
+use super::error::ScheduleError;
 use crate::duration::Millis;
 
 /// The text of a schedule as a job file holds it; [`Schedule::compile`](super::Schedule::compile)
@@ -50,6 +52,20 @@ pub struct ScheduleSpec {
     pub jitter: Option<Millis>,
 }
 
+impl ScheduleSpec {
+    /// The same with `auto` replaced by the dialect that it comes to, as it is stored with a job:
+    /// what a text meant when it was accepted is what it means for ever.
+    ///
+    /// # Errors
+    /// When `cron` is no expression.
+    pub fn with_dialect_decided(mut self) -> Result<Self, ScheduleError> {
+        if let Some(text) = &self.cron {
+            self.dialect = Cron::dialect_of(text, self.dialect)?;
+        }
+        Ok(self)
+    }
+}
+
 /// Which rules a cron expression is read by.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -66,7 +82,8 @@ pub enum Dialect {
     Quartz,
 }
 
-/// What becomes of fixed times (see SCHEDULES in the documentation) when the clock is changed.
+/// What becomes of fixed times (expressions without `*` and steps
+/// in second, minute and hour) when the clock is changed.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -15,14 +15,14 @@
 use super::civil::{DAY, FIRST_CIVIL, LAST_CIVIL};
 use super::cron::Cron;
 use super::search::Steps;
-use super::spec::{DstRules, Overlap};
+use super::spec::Overlap;
 use super::zone::{Stretch, Zone};
 
 /// The longest gap whose fixed times are caught up, in seconds.
 pub(crate) const MAX_GAP: i64 = 3 * 3_600;
 
 /// No two offsets of any zone are further apart: UTC-15:56 to UTC+15:13, with room to spare.
-const WIDEST: i64 = 2 * DAY;
+pub(crate) const WIDEST: i64 = 2 * DAY;
 
 /// An instant at which an expression fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,23 +48,17 @@ pub(crate) fn second_before(ms: i64) -> i64 {
 }
 
 /// The first hit at `from` (Unix seconds) or later.
-pub(crate) fn next(cron: &Cron, zone: &Zone, dst: DstRules, from: i64) -> Option<Hit> {
-    next_counted(cron, zone, dst, from, &mut Steps::default())
+pub(crate) fn next(cron: &Cron, zone: &Zone, from: i64) -> Option<Hit> {
+    next_counted(cron, zone, from, &mut Steps::default())
 }
 
 /// The last hit at `from` (Unix seconds) or earlier.
-pub(crate) fn previous(cron: &Cron, zone: &Zone, dst: DstRules, from: i64) -> Option<Hit> {
-    previous_counted(cron, zone, dst, from, &mut Steps::default())
+pub(crate) fn previous(cron: &Cron, zone: &Zone, from: i64) -> Option<Hit> {
+    previous_counted(cron, zone, from, &mut Steps::default())
 }
 
 /// [`next`], with its work counted.
-pub(crate) fn next_counted(
-    cron: &Cron,
-    zone: &Zone,
-    dst: DstRules,
-    from: i64,
-    steps: &mut Steps,
-) -> Option<Hit> {
+pub(crate) fn next_counted(cron: &Cron, zone: &Zone, from: i64, steps: &mut Steps) -> Option<Hit> {
     if cron.never_fires() || from > LAST_CIVIL + DAY {
         return None;
     }
@@ -83,7 +77,7 @@ pub(crate) fn next_counted(
         {
             return Some(hit);
         }
-        let civil = (at + stretch.offset).max(stretch.first_pass(cron, dst));
+        let civil = (at + stretch.offset).max(stretch.first_pass(cron));
         let found = cron.next_civil(civil, steps).unwrap_or(i64::MAX);
         if stretch.end == i64::MAX {
             return (found != i64::MAX).then(|| Hit::direct(found - stretch.offset, found));
@@ -108,7 +102,6 @@ pub(crate) fn next_counted(
 pub(crate) fn previous_counted(
     cron: &Cron,
     zone: &Zone,
-    dst: DstRules,
     from: i64,
     steps: &mut Steps,
 ) -> Option<Hit> {
@@ -131,13 +124,13 @@ pub(crate) fn previous_counted(
             return (found != i64::MIN).then(|| Hit::direct(found - stretch.offset, found));
         }
         let first_civil = stretch.start + stretch.offset;
-        if found > first_civil && found >= stretch.first_pass(cron, dst) {
+        if found > first_civil && found >= stretch.first_pass(cron) {
             return Some(Hit::direct(found - stretch.offset, found));
         }
         if let Some(hit) = stretch.border(cron, steps) {
             return Some(hit);
         }
-        if found == first_civil && found >= stretch.first_pass(cron, dst) {
+        if found == first_civil && found >= stretch.first_pass(cron) {
             return Some(Hit::direct(stretch.start, found));
         }
         // The mirror of the jump in `next_counted`.
@@ -183,11 +176,11 @@ impl Edges {
 
     /// The civil time from which on a hit in this stretch counts: for fixed times that fire once,
     /// the times that the stretch before has had do not.
-    fn first_pass(&self, cron: &Cron, dst: DstRules) -> i64 {
+    fn first_pass(&self, cron: &Cron) -> i64 {
         if self.start == i64::MIN
             || self.before <= self.offset
             || cron.is_interval()
-            || dst.overlap == Overlap::Twice
+            || cron.dst.overlap == Overlap::Twice
         {
             return i64::MIN;
         }

@@ -4,9 +4,15 @@
 
 mod brute;
 mod corpus;
+mod creation;
+mod departures;
+mod differential;
 mod dst;
 mod helpers;
+mod hostile;
+mod keys;
 mod parsing;
 mod periods;
 mod properties;
+mod random;
 mod texts;

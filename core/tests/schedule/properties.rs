@@ -1,6 +1,8 @@
 //! What holds for every expression, zone and instant.
 
 use chrono::{DateTime, Utc};
+use jiff::Timestamp;
+use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 use proptest::sample::select;
 use punctual::schedule::cron::Cron;
@@ -97,6 +99,62 @@ proptest! {
         let next = schedule.next_after(after);
         prop_assert_eq!(next.map(|it| it.timestamp_millis()), schedule.next_fire(at));
         prop_assert!(next.is_none_or(|it| it > after));
+    }
+}
+
+/// The date of an instant in UTC, so many days later.
+fn date(unix: i64, days: i64) -> String {
+    let shifted = DateTime::<Utc>::from_timestamp(unix + days * 86_400, 0).unwrap();
+    shifted.format("%Y-%m-%d").to_string()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Fires are the instants that are not skipped, also where exclusions are passed in one step.
+    #[test]
+    fn exclusions_hide_no_fire(
+        pattern in pattern(),
+        zone in select(ZONES),
+        near in 94_694_400i64..3_786_912_000,
+        ranges in prop::collection::vec((-4i64..4, 0i64..6), 1..4),
+    ) {
+        prop_assume!(!pattern.seconds);
+        let tz = TimeZoneDatabase::bundled().get(zone).unwrap();
+        let change = tz
+            .following(Timestamp::from_second(near).unwrap())
+            .next()
+            .map_or(near, |change| change.timestamp().as_second());
+        let spec = ScheduleSpec {
+            cron: Some(pattern.text()),
+            timezone: Some(zone.into()),
+            dialect: Dialect::Unix,
+            exclude: ranges
+                .iter()
+                .map(|(from, days)| {
+                    format!("{}..{}", date(change, *from), date(change, from + days))
+                })
+                .collect(),
+            ..ScheduleSpec::default()
+        };
+        let schedule = Schedule::compile(&spec, 0, &Calendars::default()).unwrap();
+        let (from, to) = ((change - 6 * 86_400) * 1_000, (change + 12 * 86_400) * 1_000);
+        let expected: Vec<_> = schedule
+            .after(from)
+            .take_while(|it| it.at_ms <= to)
+            .filter(|it| it.verdict == Verdict::Fire)
+            .map(|it| it.at_ms)
+            .take(500)
+            .collect();
+        let mut fires = Vec::new();
+        let mut at = from;
+        while fires.len() < 500
+            && let Some(next) = schedule.next_fire(at).filter(|next| *next <= to)
+        {
+            fires.push(next);
+            at = next;
+        }
+        prop_assert_eq!(fires, expected);
     }
 }
 

@@ -20,10 +20,10 @@ impl Texts for Chinese {
             parts.push(list(&words.months, "月"));
         }
         // Without months the day is one of every month.
-        let month = if words.months.is_empty() {
-            "每月"
-        } else {
-            ""
+        let month = match (words.months.is_empty(), words.days.first()) {
+            (false, _) => "",
+            (true, Some(Item::Value(_) | Item::Range(..) | Item::RangeStep(..))) => "每月 ",
+            (true, _) => "每月",
         };
         match words.day_rule {
             DayRule::EveryDay if words.interval => {}

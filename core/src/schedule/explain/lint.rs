@@ -94,12 +94,12 @@ pub(super) fn facts(ast: &Ast, cron: &Cron, schedule: &Schedule, now_ms: i64) ->
         facts.extend(step(field));
     }
     let late: Vec<u32> = values(&ast.day).collect();
-    if !late.is_empty() && late.iter().all(|&day| day > 28) && !cron.is_either_day() {
+    if !late.is_empty() && late.iter().all(|&day| day > 28) && !cron.either_day {
         facts.push(Fact::ShortMonths(late));
     }
     facts.extend(weekday_number(ast));
     if !ast.day.is_open() && !ast.weekday.is_open() {
-        facts.push(Fact::BothDays(cron.is_either_day()));
+        facts.push(Fact::BothDays(cron.either_day));
     }
     clock(cron, schedule, now_ms, &mut facts);
     facts

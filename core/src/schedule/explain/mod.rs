@@ -1,7 +1,7 @@
 //! A schedule in words: what it means, when it fires, and what is odd about it.
 //!
-//! Facts are found here and in [`lint`], in no language; [`english`] and [`chinese`] hold all
-//! texts. A further language is one more file that implements [`Texts`].
+//! Facts are found here and in `lint`, in no language; `english` and `chinese` hold all
+//! texts. A further language is one more file that implements `Texts`.
 
 mod chinese;
 mod english;
@@ -14,11 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use self::lint::Fact;
 use self::words::CronWords;
-use super::ast::Numbering;
 use super::compiled::Schedule;
 use super::cron::Cron;
 use super::error::ScheduleError;
-use super::occurrence::{Occurrence, ScheduleKind, ScheduleSkip, Verdict};
+use super::occurrence::{Occurrence, ScheduleKind, Verdict};
 use super::spec::{Calendars, Dialect, ScheduleSpec};
 use super::zone::tzdb_version;
 
@@ -220,10 +219,7 @@ pub fn explain(
             } else {
                 ClockRule::FixedTime
             };
-            explanation.dialect = Some(match ast.numbering {
-                Numbering::Unix => Dialect::Unix,
-                Numbering::Quartz => Dialect::Quartz,
-            });
+            explanation.dialect = Some(ast.numbering.dialect());
             explanation.day_rule = Some(words.day_rule);
             explanation.day_rule_words = Some(texts.day_rule(words.day_rule));
             explanation.clock_rule = Some(clock_rule);
@@ -251,8 +247,7 @@ fn fire(schedule: &Schedule, occurrence: Occurrence) -> Fire {
         at_ms: occurrence.at_ms,
         skipped: match occurrence.verdict {
             Verdict::Fire => None,
-            Verdict::Skip(ScheduleSkip::Excluded) => Some("excluded"),
-            Verdict::Skip(ScheduleSkip::DstGap) => Some("dst_gap"),
+            Verdict::Skip(skip) => Some(skip.reason()),
         },
     }
 }

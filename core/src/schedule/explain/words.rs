@@ -40,7 +40,7 @@ impl CronWords {
             (true, true) => DayRule::EveryDay,
             (false, true) => DayRule::DayOfMonth,
             (true, false) => DayRule::Weekday,
-            (false, false) if cron.is_either_day() => DayRule::Either,
+            (false, false) if cron.either_day => DayRule::Either,
             (false, false) => DayRule::Both,
         };
         let mut words = Self {

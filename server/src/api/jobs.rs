@@ -1,0 +1,265 @@
+//! `/v1/jobs`.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use punctual::control::{ControlError, IfMatch, JobObject, PageOf, PutOutcome, RunObject};
+use punctual::job::spec::MAX_PAYLOAD_BYTES;
+use serde::Deserialize;
+
+use super::problem::Problem;
+use super::{Api, Body, MAX_BODY, Paging, Query, body, query, text};
+use crate::files::{hex, random};
+use crate::times::now_ms;
+use punctual_server::jobfile::{Format, JobFile, Source};
+
+pub(super) async fn list(
+    State(api): State<Api>,
+    paging: Query<Paging>,
+) -> Result<Json<PageOf<JobObject>>, Problem> {
+    let paging = query(paging)?;
+    if paging.job.is_some() || paging.state.is_some() {
+        return Err(Problem::bad_request(
+            "jobs are listed by cursor and limit only",
+        ));
+    }
+    let limit = paging.limit()?;
+    Ok(Json(
+        api.control.jobs(paging.cursor.as_deref(), limit).await?,
+    ))
+}
+
+pub(super) async fn show(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    Ok(with_etag(StatusCode::OK, api.control.job(&id).await?))
+}
+
+pub(super) async fn put(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    bytes: Body,
+) -> Result<Response, Problem> {
+    let source = Source {
+        name: "body".into(),
+        format: Format::Json,
+        text: text(body(bytes, MAX_BODY)?)?,
+    };
+    let spec = JobFile::parse_job(&source, &id, now_ms()).map_err(Problem::findings)?;
+    if spec.id != id {
+        return Err(Problem::bad_request(format!(
+            "the body is about the job `{}`, the address about another one",
+            punctual_server::jobfile::shorten(&spec.id, 63)
+        )));
+    }
+    let condition = put_condition(&headers)?;
+    let put = api.control.put_job(spec, condition).await;
+    let (outcome, job) = put.map_err(|error| conditional(error, condition.is_some()))?;
+    Ok(with_etag(
+        match outcome {
+            PutOutcome::Created => StatusCode::CREATED,
+            PutOutcome::Updated | PutOutcome::Unchanged => StatusCode::OK,
+        },
+        job,
+    ))
+}
+
+pub(super) async fn delete(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let revision = match header_text(&headers, &header::IF_MATCH)? {
+        None | Some("*") => None,
+        Some(tag) => Some(parse_etag(tag)?),
+    };
+    let deleted = api.control.delete_job(&id, revision).await;
+    deleted.map_err(|error| conditional(error, revision.is_some()))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseBody {
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+pub(super) async fn pause(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    bytes: Body,
+) -> Result<Response, Problem> {
+    let given: PauseBody = json_or_default(bytes)?;
+    if given
+        .reason
+        .as_ref()
+        .is_some_and(|reason| reason.len() > 1_024)
+    {
+        return Err(Problem::bad_request("reason: at most 1024 bytes"));
+    }
+    let job = api.control.pause_job(&id, given.reason).await?;
+    Ok(with_etag(StatusCode::OK, job))
+}
+
+pub(super) async fn resume(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    Ok(with_etag(
+        StatusCode::OK,
+        api.control.resume_job(&id).await?,
+    ))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TriggerBody {
+    /// `null` is a payload too; leaving it out means the job's own.
+    #[serde(default, deserialize_with = "some")]
+    payload: Option<serde_json::Value>,
+}
+
+fn some<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(deserializer).map(Some)
+}
+
+pub(super) async fn trigger(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    bytes: Body,
+) -> Result<(StatusCode, Json<RunObject>), Problem> {
+    let given: TriggerBody = json_or_default(bytes)?;
+    let payload = given.payload;
+    if payload
+        .as_ref()
+        .is_some_and(|p| p.to_string().len() > MAX_PAYLOAD_BYTES)
+    {
+        return Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("payload: larger than {MAX_PAYLOAD_BYTES} bytes"),
+        ));
+    }
+    let key = idempotency_key(&headers)?;
+    let run = api.control.trigger(&id, payload, &key).await?;
+    Ok((StatusCode::ACCEPTED, Json(run)))
+}
+
+/// The client's key, or one that nobody else has.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<String, Problem> {
+    match headers.get("idempotency-key").map(HeaderValue::to_str) {
+        None => random::<16>()
+            .map(|bytes| hex(&bytes))
+            .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no random numbers")),
+        Some(Ok(key)) if (1..=255).contains(&key.len()) => Ok(key.to_owned()),
+        Some(_) => Err(Problem::bad_request(
+            "Idempotency-Key: 1 to 255 visible ASCII characters",
+        )),
+    }
+}
+
+fn json_or_default<T: Default + serde::de::DeserializeOwned>(bytes: Body) -> Result<T, Problem> {
+    let bytes = body(bytes, MAX_BODY)?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(&bytes).map_err(|error| Problem::bad_request(format!("body: {error}")))
+}
+
+fn put_condition(headers: &HeaderMap) -> Result<Option<IfMatch>, Problem> {
+    let if_match = header_text(headers, &header::IF_MATCH)?;
+    let if_none_match = header_text(headers, &header::IF_NONE_MATCH)?;
+    match (if_match, if_none_match) {
+        (None, None) => Ok(None),
+        (None, Some("*")) => Ok(Some(IfMatch::Absent)),
+        (Some(tag), None) => Ok(Some(IfMatch::Revision(parse_etag(tag)?))),
+        (None, Some(_)) => Err(Problem::bad_request(
+            "If-None-Match: only `*` has a meaning here",
+        )),
+        (Some(_), Some(_)) => Err(Problem::bad_request(
+            "If-Match and If-None-Match exclude each other",
+        )),
+    }
+}
+
+fn header_text<'a>(
+    headers: &'a HeaderMap,
+    name: &header::HeaderName,
+) -> Result<Option<&'a str>, Problem> {
+    headers
+        .get(name)
+        .map(|value| value.to_str().map(str::trim))
+        .transpose()
+        .map_err(|_| Problem::bad_request(format!("{name}: not ASCII")))
+}
+
+/// The revision in an entity tag of ours: `"123"`.
+fn parse_etag(tag: &str) -> Result<u64, Problem> {
+    let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    inner
+        .and_then(|inner| inner.parse().ok())
+        .ok_or_else(|| Problem::bad_request("If-Match: one ETag of this job, such as \"123\""))
+}
+
+/// A conflict with what the client named is a failed precondition.
+fn conditional(error: ControlError, has_condition: bool) -> Problem {
+    match error {
+        ControlError::Conflict(what) if has_condition => {
+            Problem::new(StatusCode::PRECONDITION_FAILED, what)
+        }
+        error => error.into(),
+    }
+}
+
+fn with_etag(status: StatusCode, job: JobObject) -> Response {
+    let tag = HeaderValue::from_str(&format!("\"{}\"", job.revision));
+    let mut response = (status, Json(job)).into_response();
+    if let Ok(tag) = tag {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_read_strictly() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(name, value)| {
+                let name = header::HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            });
+            pairs.collect::<HeaderMap>()
+        };
+        let read = |pairs: &[_]| put_condition(&headers(pairs));
+        assert!(matches!(read(&[]), Ok(None)));
+        assert!(matches!(
+            read(&[("if-match", "\"7\"")]),
+            Ok(Some(IfMatch::Revision(7)))
+        ));
+        assert!(matches!(
+            read(&[("if-none-match", "*")]),
+            Ok(Some(IfMatch::Absent))
+        ));
+        for wrong in ["7", "W/\"7\"", "\"\"", "\"7", "\"7\", \"8\"", ""] {
+            assert!(read(&[("if-match", wrong)]).is_err(), "{wrong}");
+        }
+        assert!(read(&[("if-match", "\"7\""), ("if-none-match", "*")]).is_err());
+    }
+
+    #[test]
+    fn a_null_payload_is_a_payload() {
+        let body: TriggerBody = serde_json::from_str("{\"payload\":null}").unwrap();
+        assert_eq!(body.payload, Some(serde_json::Value::Null));
+        let body: TriggerBody = serde_json::from_str("{}").unwrap();
+        assert_eq!(body.payload, None);
+    }
+}

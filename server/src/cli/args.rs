@@ -1,0 +1,387 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use punctual::duration::Millis;
+use punctual::job::run::RunState;
+
+use crate::config::ServeArgs;
+
+/// A distributed job scheduler that never misses and never repeats a scheduled fire.
+#[derive(Debug, Parser)]
+#[command(
+    name = "punctual",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a node: schedule, execute, serve the API.
+    Serve(Box<ServeArgs>),
+    /// Try it: a node with sample jobs on a temporary store, and what they do as it happens.
+    Demo(DemoArgs),
+    /// Check job files without a server.
+    Check(FilesArgs),
+    /// Make the jobs of the files the jobs of the server.
+    Apply(ApplyArgs),
+    /// Show what `apply` would change; exit code 1 if anything.
+    Diff(DiffArgs),
+    /// Look at jobs and change them.
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Look at runs and cancel them.
+    #[command(subcommand)]
+    Run(RunCommand),
+    /// The cluster at a glance.
+    Status,
+    /// Print the next fire times of a cron expression.
+    Next(NextArgs),
+    /// Say what a cron expression means, and what is odd about it.
+    Explain(ExplainArgs),
+    /// Take the contents out of an embedded store that is not in use, or put them into a new one.
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Print name and version.
+    Version,
+}
+
+/// Options of every command that talks to a server or prints.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// The server's address; found by itself on the machine that it runs on.
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_SERVER",
+        value_name = "URL",
+        help_heading = "Client options"
+    )]
+    pub(crate) server: Option<String>,
+    /// A file with the access token.
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Client options"
+    )]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The server's data directory [default: ./punctual-data, or the directory of the sled store].
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_DATA_DIR",
+        value_name = "DIR",
+        help_heading = "Client options"
+    )]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// How long to wait for an answer.
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_TIMEOUT",
+        default_value = "30s",
+        hide_env = true,
+        value_name = "DURATION",
+        help_heading = "Client options"
+    )]
+    pub(crate) timeout: Millis,
+    /// How to print.
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        help_heading = "Output options"
+    )]
+    pub(crate) output: Format,
+    /// Leave out the headers of tables.
+    #[arg(long, global = true, help_heading = "Output options")]
+    pub(crate) no_headers: bool,
+    /// How to show times in tables.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        env = "PUNCTUAL_TIME",
+        default_value_t,
+        hide_env = true,
+        value_name = "HOW",
+        help_heading = "Output options"
+    )]
+    pub(crate) time: TimeStyle,
+    /// When to use colors.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        env = "PUNCTUAL_COLOR",
+        default_value_t,
+        hide_env = true,
+        value_name = "WHEN",
+        help_heading = "Output options"
+    )]
+    pub(crate) color: ColorChoice,
+    /// Do not ask.
+    #[arg(short, long, global = true, help_heading = "Output options")]
+    pub(crate) yes: bool,
+    /// Say nothing on standard error but errors.
+    #[arg(short, long, global = true, help_heading = "Output options")]
+    pub(crate) quiet: bool,
+    /// Say more; twice for more still.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output options")]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Table,
+    /// A table with more columns.
+    Wide,
+    Json,
+    /// One JSON value a line.
+    Jsonl,
+    Yaml,
+    /// Only ids.
+    Name,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TimeStyle {
+    /// "5min ago".
+    Relative,
+    /// In this machine's time zone.
+    #[default]
+    Local,
+    Utc,
+    /// RFC 3339.
+    Iso,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorChoice {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Job files, directories of them, or - for standard input.
+    #[arg(required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Where to listen [default: 127.0.0.1:7717, or a free port when that is taken].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// A job file, a directory of them, or - for standard input; repeatable.
+    #[arg(short, long = "file", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Delete the jobs that the files do not have.
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Check everything and say what would change, but change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// A job file, a directory of them, or - for standard input; repeatable.
+    #[arg(short, long = "file", required = true, value_name = "FILE|DIR|-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Count the jobs that the files do not have as deleted.
+    #[arg(long)]
+    pub(crate) prune: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// List jobs, the next to fire first.
+    Ls,
+    /// Show a job.
+    Show {
+        /// Its id.
+        job: String,
+    },
+    /// Hold a job: its instants are recorded as skipped until it is resumed.
+    Pause {
+        /// Its id.
+        job: String,
+        /// Why, for the others.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Let a paused job fire again.
+    Resume {
+        /// Its id.
+        job: String,
+    },
+    /// Delete jobs; runs that are under way may finish.
+    Rm {
+        /// Their ids.
+        #[arg(required = true)]
+        jobs: Vec<String>,
+    },
+    /// Run a job now, beside its schedule.
+    Trigger(TriggerArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TriggerArgs {
+    /// Its id.
+    pub(crate) job: String,
+    /// JSON that the run gets instead of the job's payload.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) payload: Option<String>,
+    /// The same key never makes a second run [default: a random one].
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Wait for the end of the run; exit code 1 if it fails.
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunCommand {
+    /// List runs, the newest of a job first.
+    Ls(RunLsArgs),
+    /// Show a run with all its attempts.
+    Show {
+        /// Its id.
+        run: String,
+    },
+    /// Stop a run, or keep it from starting.
+    Cancel {
+        /// Its id.
+        run: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunLsArgs {
+    /// Only this job's.
+    #[arg(long, value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// Only in this state (PENDING, LOCKED, RUNNING, SUCCESS, FAILED, SKIPPED); repeatable.
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = parse_state)]
+    pub(crate) states: Vec<RunState>,
+    /// At most so many [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NextArgs {
+    /// The cron expression, in quotes.
+    #[arg(required_unless_present = "batch", value_name = "EXPR")]
+    pub(crate) expr: Option<String>,
+    /// IANA time zone [default: UTC].
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) tz: Option<String>,
+    /// RFC 3339; fire times are later than this [default: now].
+    #[arg(long, value_name = "TIME")]
+    pub(crate) after: Option<String>,
+    /// How many [default: 5].
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) count: Option<usize>,
+    /// How to read the expression.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dialect: DialectArg,
+    /// Answer questions, one JSON object a line, from a file or - for standard input.
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["expr", "tz", "after", "count", "dialect"])]
+    pub(crate) batch: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The cron expression, in quotes.
+    #[arg(value_name = "EXPR")]
+    pub(crate) expr: String,
+    /// IANA time zone [default: UTC].
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) tz: Option<String>,
+    /// RFC 3339; fire times are later than this [default: now].
+    #[arg(long, value_name = "TIME")]
+    pub(crate) after: Option<String>,
+    /// How many fire times [default: 5].
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) count: Option<usize>,
+    /// How to read the expression.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dialect: DialectArg,
+    /// In which language.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) language: LanguageArg,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LanguageArg {
+    /// English and Chinese.
+    #[default]
+    Both,
+    /// English.
+    En,
+    /// Chinese.
+    Zh,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Write everything that can be read as lines of JSON.
+    Export {
+        /// The store [default: sled:./punctual-data].
+        #[arg(long, env = "PUNCTUAL_STORE", value_name = "sled:PATH")]
+        store: Option<String>,
+        /// Where to; must not exist [default: standard output].
+        #[arg(value_name = "FILE|-")]
+        file: Option<PathBuf>,
+    },
+    /// Make a store from the lines of an export.
+    Import {
+        /// The store; must not exist [default: sled:./punctual-data].
+        #[arg(long, env = "PUNCTUAL_STORE", value_name = "sled:PATH")]
+        store: Option<String>,
+        /// Where from [default: standard input].
+        #[arg(value_name = "FILE|-")]
+        file: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DialectArg {
+    #[default]
+    Auto,
+    Unix,
+    Quartz,
+}
+
+/// A run's state as people write it.
+pub(crate) fn parse_state(text: &str) -> Result<RunState, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let mut states = RunState::ALL.into_iter();
+    states.find(|state| state.as_str() == upper).ok_or_else(|| {
+        let all = RunState::ALL.map(RunState::as_str).join(", ");
+        format!("the states are {all}")
+    })
+}

@@ -1,0 +1,63 @@
+//! `status`: the cluster at a glance.
+
+use punctual::control::StatusObject;
+
+use super::args::Common;
+use super::connect;
+use super::failure::Outcome;
+use crate::output::Output;
+use crate::table::{Table, pairs};
+use crate::times::span;
+
+pub(super) async fn status(common: &Common, output: &Output) -> Outcome {
+    let mut client = connect(common)?;
+    let status: StatusObject = client.get("/v1/status").await?;
+    let name = status.leader.clone().unwrap_or_default();
+    output.object(&status, &name, || describe(output, &status))
+}
+
+fn describe(output: &Output, status: &StatusObject) -> String {
+    let due = match status.undecided_instants {
+        0 => "0".into(),
+        // The count ends there.
+        10_000.. => format!("10000 or more, the oldest {} late", lag(status)),
+        some => format!("{some}, the oldest {} late", lag(status)),
+    };
+    let leader = match (&status.leader, status.term) {
+        (Some(leader), Some(term)) => format!("{leader} (term {term})"),
+        (Some(leader), None) => leader.clone(),
+        (None, _) => "none".into(),
+    };
+    let mut text = pairs(&[
+        ("Store", status.store.clone()),
+        ("Cluster", status.cluster_id.clone()),
+        ("Leader", leader),
+        ("Jobs", status.jobs.to_string()),
+        ("Runs pending", status.pending.to_string()),
+        ("Runs locked", status.locked.to_string()),
+        ("Runs running", status.running.to_string()),
+        ("Undecided instants", due),
+    ]);
+    text.push('\n');
+    let titles = [
+        "NODE", "LEADS", "SLOTS", "QUEUES", "HANDLERS", "SINCE", "ADDRESS",
+    ];
+    let mut table = Table::new(titles.map(str::to_owned).into());
+    for node in &status.nodes {
+        table.push(vec![
+            node.node.clone(),
+            if node.leader { "yes" } else { "" }.into(),
+            node.slots.to_string(),
+            node.queues.join(","),
+            node.handlers.join(","),
+            output.clock.show(Some(&node.since)),
+            node.address.clone().unwrap_or_default(),
+        ]);
+    }
+    text.push_str(&table.render(true, false));
+    text
+}
+
+fn lag(status: &StatusObject) -> String {
+    span(i64::try_from(status.cursor_lag_ms).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,381 @@
+//! The options of `serve`: a flag goes before `PUNCTUAL_*`, that before the config file, that
+//! before the default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use punctual::duration::Millis;
+use serde::Deserialize;
+
+use crate::cli::failure::{Failure, Outcome};
+
+/// Options of `serve`, as they stand on the command line, in the environment or in the file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServeArgs {
+    /// Where the data is: sled:PATH, memory: or etcd://HOST:PORT,HOST:PORT/NAMESPACE
+    /// [default: sled:./punctual-data].
+    #[arg(long, env = "PUNCTUAL_STORE", value_name = "STORE")]
+    pub(crate) store: Option<String>,
+    /// Address of the API [default: 127.0.0.1:7717].
+    #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    #[arg(skip)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Name of this node [default: made once and kept in the data directory].
+    #[arg(long, env = "PUNCTUAL_NODE_ID", value_name = "ID")]
+    pub(crate) node_id: Option<String>,
+    /// How many runs at once.
+    #[arg(long, env = "PUNCTUAL_SLOTS", value_name = "N")]
+    pub(crate) slots: Option<u32>,
+    /// Which queues to serve [default: default].
+    #[arg(
+        long,
+        env = "PUNCTUAL_QUEUES",
+        value_name = "A,B",
+        value_delimiter = ','
+    )]
+    pub(crate) queues: Option<Vec<String>>,
+    /// Job files or directories, applied at start and again on SIGHUP; repeatable.
+    #[arg(
+        long,
+        env = "PUNCTUAL_JOBS",
+        value_name = "FILE|DIR",
+        value_delimiter = ','
+    )]
+    pub(crate) jobs: Option<Vec<PathBuf>>,
+    /// Which commands this node runs: none, those that its own job files declare, or any
+    /// [default: named].
+    #[arg(
+        long,
+        env = "PUNCTUAL_COMMANDS",
+        value_enum,
+        value_name = "off|named|any"
+    )]
+    pub(crate) commands: Option<Commands>,
+    /// How long a leader stays one without renewing.
+    #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
+    pub(crate) leader_ttl: Option<Millis>,
+    /// How overdue the leader may be before others take over.
+    #[arg(long, env = "PUNCTUAL_OVERDUE_TAKEOVER", value_name = "DURATION")]
+    pub(crate) overdue_takeover: Option<Millis>,
+    /// How long a node counts as alive without renewing.
+    #[arg(long, env = "PUNCTUAL_SESSION_TTL", value_name = "DURATION")]
+    pub(crate) session_ttl: Option<Millis>,
+    /// How long after its session's end a node's runs are given up.
+    #[arg(long, env = "PUNCTUAL_LOST_GRACE", value_name = "DURATION")]
+    pub(crate) lost_grace: Option<Millis>,
+    /// How long a graceful stop waits for runs.
+    #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "DURATION")]
+    pub(crate) drain_timeout: Option<Millis>,
+    /// What an acknowledged write of the embedded store survives: the death of the process, or a
+    /// loss of power as well [default: flush].
+    #[arg(
+        long,
+        env = "PUNCTUAL_DURABILITY",
+        value_enum,
+        value_name = "flush|fsync"
+    )]
+    pub(crate) durability: Option<DurabilityMode>,
+    /// How to write the log [default: auto].
+    #[arg(
+        long,
+        env = "PUNCTUAL_LOG_FORMAT",
+        value_enum,
+        value_name = "auto|text|json"
+    )]
+    pub(crate) log_format: Option<LogFormat>,
+    /// A TOML file with these options as keys, `_` for `-`.
+    #[arg(long, env = "PUNCTUAL_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen on an address that others reach, without encryption. Forces --commands off.
+    #[arg(long, env = "PUNCTUAL_INSECURE", num_args = 0, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) insecure: Option<bool>,
+}
+
+/// What an acknowledged write of the embedded store survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityMode {
+    /// The death of the process at any moment.
+    #[default]
+    Flush,
+    /// A loss of power as well.
+    Fsync,
+}
+
+/// Which commands a node runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Commands {
+    /// None.
+    Off,
+    /// Those that stand in the node's own job files.
+    #[default]
+    Named,
+    /// Whatever a job says.
+    Any,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The store that `--store` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreAt {
+    /// An embedded database below this directory.
+    Sled(PathBuf),
+    /// In this process only.
+    Memory,
+}
+
+/// Everything `serve` needs to know, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct ServeConfig {
+    pub(crate) store: StoreAt,
+    pub(crate) listen: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) commands: Commands,
+    pub(crate) log_format: LogFormat,
+    /// The rest as given; what is not given is the engine's default.
+    pub(crate) args: ServeArgs,
+}
+
+pub(crate) const DEFAULT_PORT: u16 = 7717;
+const DEFAULT_DIR: &str = "./punctual-data";
+
+impl ServeArgs {
+    /// Takes from `other` what is not given here.
+    fn or(self, other: Self) -> Self {
+        Self {
+            store: self.store.or(other.store),
+            listen: self.listen.or(other.listen),
+            data_dir: self.data_dir.or(other.data_dir),
+            node_id: self.node_id.or(other.node_id),
+            slots: self.slots.or(other.slots),
+            queues: self.queues.or(other.queues),
+            jobs: self.jobs.or(other.jobs),
+            commands: self.commands.or(other.commands),
+            leader_ttl: self.leader_ttl.or(other.leader_ttl),
+            overdue_takeover: self.overdue_takeover.or(other.overdue_takeover),
+            session_ttl: self.session_ttl.or(other.session_ttl),
+            lost_grace: self.lost_grace.or(other.lost_grace),
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            durability: self.durability.or(other.durability),
+            log_format: self.log_format.or(other.log_format),
+            config: self.config,
+            insecure: self.insecure.or(other.insecure),
+        }
+    }
+
+    fn read_file(path: &Path) -> Outcome<Self> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::usage(format!("--config {shown}: {e}")))?;
+        toml::from_str(&text)
+            .map_err(|e| Failure::usage(format!("--config {shown}: {}", e.to_string().trim_end())))
+    }
+
+    /// Checks the options, with those of the config file, and gives the rest their defaults.
+    pub(crate) fn resolve(mut self, data_dir: Option<PathBuf>) -> Outcome<ServeConfig> {
+        self.data_dir = data_dir;
+        let mut args = match self.config.clone() {
+            Some(path) => self.or(Self::read_file(&path)?),
+            None => self,
+        };
+        let store = parse_store(args.store.as_deref())?;
+        let data_dir = args.data_dir.take().unwrap_or_else(|| match &store {
+            StoreAt::Sled(path) => path.clone(),
+            StoreAt::Memory => DEFAULT_DIR.into(),
+        });
+        let listen = parse_listen(args.listen.as_deref())?;
+        let insecure = args.insecure.unwrap_or(false);
+        if !listen.ip().is_loopback() && !insecure {
+            return Err(Failure::usage(format!(
+                "--listen {listen}: others could reach this address, and the API is not encrypted"
+            ))
+            .hint(format!(
+                "listen on 127.0.0.1:{} and put a proxy with TLS or a tunnel in front of it,\n\
+                 or say --insecure (then this node runs no commands)",
+                listen.port()
+            )));
+        }
+        let exposed = insecure && !listen.ip().is_loopback();
+        let commands = match args.commands {
+            Some(mode) if exposed && mode != Commands::Off => {
+                return Err(Failure::usage(
+                    "--insecure on an address that others reach goes only with --commands off",
+                ));
+            }
+            None if exposed => Commands::Off,
+            mode => mode.unwrap_or_default(),
+        };
+        if args.slots == Some(0) {
+            return Err(Failure::usage("--slots: at least 1"));
+        }
+        Ok(ServeConfig {
+            store,
+            listen,
+            data_dir,
+            commands,
+            log_format: args.log_format.unwrap_or_default(),
+            args,
+        })
+    }
+}
+
+fn parse_store(text: Option<&str>) -> Outcome<StoreAt> {
+    let Some(text) = text else {
+        return Ok(StoreAt::Sled(DEFAULT_DIR.into()));
+    };
+    let fail = |message: &str| {
+        Err(Failure::usage(format!("--store {text}: {message}"))
+            .hint("the stores are sled:PATH and memory:"))
+    };
+    match text.split_once(':') {
+        Some(("sled", "")) => fail("the path is missing"),
+        Some(("sled", path)) => Ok(StoreAt::Sled(path.into())),
+        Some(("memory", "")) => Ok(StoreAt::Memory),
+        Some(("memory", _)) => fail("nothing stands behind memory:"),
+        Some(("etcd" | "etcds", _)) => fail("etcd is not in this version yet"),
+        Some((scheme, _)) => fail(&format!("there is no store named `{scheme}`")),
+        None => fail("the kind of store is missing"),
+    }
+}
+
+fn parse_listen(text: Option<&str>) -> Outcome<SocketAddr> {
+    let Some(text) = text else {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT)));
+    };
+    let text_with_ip = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    text_with_ip.parse().map_err(|_| {
+        Failure::usage(format!("--listen {text}: not an address"))
+            .hint(format!("write IP:PORT, such as 127.0.0.1:{DEFAULT_PORT}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(args: ServeArgs) -> Result<ServeConfig, String> {
+        args.resolve(None).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_data_directory_is_that_of_the_store() {
+        let config = resolve(ServeArgs {
+            store: Some("sled:/var/x".into()),
+            ..ServeArgs::default()
+        });
+        assert_eq!(config.unwrap().data_dir, Path::new("/var/x"));
+        let config = ServeArgs {
+            store: Some("memory:".into()),
+            ..ServeArgs::default()
+        };
+        let config = config.resolve(Some("/tmp/d".into())).unwrap();
+        assert_eq!(
+            (config.store, config.data_dir),
+            (StoreAt::Memory, "/tmp/d".into())
+        );
+    }
+
+    #[test]
+    fn stores_that_are_not_there_are_refused() {
+        for (text, expected) in [
+            ("etcd://127.0.0.1:2379/x", "not in this version yet"),
+            ("redis://x", "there is no store named `redis`"),
+            ("/var/x", "the kind of store is missing"),
+            ("sled:", "the path is missing"),
+        ] {
+            let error = resolve(ServeArgs {
+                store: Some(text.into()),
+                ..ServeArgs::default()
+            })
+            .unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    /// Q02: nothing is exposed by default, and what is exposed runs no commands.
+    #[test]
+    fn other_machines_reach_a_node_only_if_told_so() {
+        let with = |listen: &str, insecure, commands| {
+            resolve(ServeArgs {
+                listen: Some(listen.into()),
+                insecure,
+                commands,
+                ..ServeArgs::default()
+            })
+        };
+        assert!(
+            resolve(ServeArgs::default())
+                .unwrap()
+                .listen
+                .ip()
+                .is_loopback()
+        );
+        for listen in ["0.0.0.0:7717", "[::]:7717", "192.0.2.1:80"] {
+            let error = with(listen, None, None).unwrap_err();
+            assert!(error.contains("not encrypted"), "{error}");
+            assert_eq!(
+                with(listen, Some(true), None).unwrap().commands,
+                Commands::Off
+            );
+            assert!(with(listen, Some(true), Some(Commands::Any)).is_err());
+        }
+        assert_eq!(
+            with("[::1]:0", None, None).unwrap().commands,
+            Commands::Named
+        );
+        assert!(
+            with("localhost:7717", None, None)
+                .unwrap()
+                .listen
+                .ip()
+                .is_loopback()
+        );
+    }
+
+    #[test]
+    fn the_file_fills_in_what_the_command_line_leaves_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("punctual.toml");
+        std::fs::write(&path, "slots = 3\nleader_ttl = \"4s\"\nqueues = [\"a\"]\n").unwrap();
+        let args = ServeArgs {
+            slots: Some(5),
+            config: Some(path.clone()),
+            ..ServeArgs::default()
+        };
+        let args = resolve(args.clone()).unwrap().args;
+        assert_eq!(
+            (args.slots, args.leader_ttl),
+            (Some(5), Some(Millis::from_secs(4)))
+        );
+        std::fs::write(&path, "slotz = 3\n").unwrap();
+        let args = ServeArgs {
+            config: Some(path),
+            ..ServeArgs::default()
+        };
+        let error = resolve(args).unwrap_err();
+        assert!(
+            error.contains("slotz") && error.contains("line 1"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! The node of the punctual job scheduler: what the `punctual` binary is made of.
+
+pub mod exec;
+pub mod jobfile;

@@ -1,0 +1,29 @@
+//! The `punctual` program: node, command line and HTTP API of the job scheduler.
+
+mod api;
+mod cli;
+mod client;
+mod commands;
+mod config;
+mod demo;
+mod discover;
+mod files;
+mod output;
+mod serve;
+mod server;
+mod signals;
+mod table;
+mod telemetry;
+mod times;
+
+use std::process::ExitCode;
+
+use punctual_server::exec;
+
+fn main() -> ExitCode {
+    // Before any runtime, any thread and any option: a supervisor must be small and start fast.
+    if std::env::args_os().nth(1).as_deref() == Some(exec::SUPERVISE.as_ref()) {
+        return exec::supervisor::main();
+    }
+    cli::main()
+}

@@ -1,0 +1,177 @@
+//! `serve`: a node until somebody stops it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use punctual::control::{Control, ControlError};
+use punctual::job::spec::JobSpec;
+use tokio::task::JoinHandle;
+
+use crate::cli::args::Common;
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::config::ServeArgs;
+use crate::output::say;
+use crate::server::{Server, apply_until_done};
+use crate::signals::{Signals, Told, die};
+use crate::telemetry;
+use crate::times::now_ms;
+use punctual_server::jobfile::{JobFile, read_all};
+
+/// Runs a node as the options say.
+pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
+    let config = args.resolve(common.data_dir.clone())?;
+    let files = config.args.jobs.clone().unwrap_or_default();
+    let file = read_files(&files)?;
+    telemetry::start(
+        config.log_format,
+        telemetry::level(common.quiet, common.verbose),
+    );
+    run_to_end(async {
+        // Before anything is opened: a signal must not leave it half-way.
+        let mut signals = Signals::listen()?;
+        let server = Server::start(&config, &file, false).await?;
+        if !config.listen.ip().is_loopback() {
+            say(&format!(
+                "warning: {} is open to other machines without encryption: whoever listens on the\n  \
+                 network learns the token. This node runs no commands.",
+                config.listen
+            ));
+        }
+        greet(&server, &config.data_dir);
+        run(server, &mut signals, &files, file).await
+    })
+}
+
+/// Runs a node's life on a runtime of its own.
+pub(crate) fn run_to_end(life: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(Exit::Bug, format!("no runtime: {e}")))?;
+    let result = runtime.block_on(life);
+    // Somebody's huge job file may still be being read.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// The node's own job files, without a mistake.
+fn read_files(files: &[PathBuf]) -> Outcome<JobFile> {
+    let sources = read_all(files).map_err(|failures| {
+        let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        Failure::usage(lines.join("\n"))
+    })?;
+    let file = JobFile::parse(&sources, now_ms());
+    if file.findings.is_empty() {
+        return Ok(file);
+    }
+    let lines: Vec<String> = file.findings.iter().map(ToString::to_string).collect();
+    Err(Failure::usage(format!("--jobs:\n{}", lines.join("\n"))))
+}
+
+/// Where it listens, and what to do next.
+fn greet(server: &Server, data_dir: &Path) {
+    say(&format!(
+        "punctual {} listens on {}\n  node {}, store {}, data directory {}",
+        env!("CARGO_PKG_VERSION"),
+        server.url,
+        server.node_id,
+        server.store,
+        data_dir.display()
+    ));
+    if let Some(token) = &server.new_token {
+        say(&format!(
+            "  admin token, shown this once: {token}\n  \
+             (on this machine the command line finds it by itself)"
+        ));
+    }
+    say(&format!(
+        "  next: {} job ls (then: apply -f jobs.yaml, run ls, status)",
+        client_command(&server.url, "punctual")
+    ));
+}
+
+/// How to call the client so that it finds the server at `url`.
+pub(crate) fn client_command(url: &str, program: &str) -> String {
+    if url.ends_with(&format!(":{}", crate::config::DEFAULT_PORT)) {
+        program.to_owned()
+    } else {
+        format!("{program} --server {url}")
+    }
+}
+
+async fn run(
+    mut server: Server,
+    signals: &mut Signals,
+    files: &[PathBuf],
+    file: JobFile,
+) -> Outcome {
+    let mut applying = start_apply(&server.control, file.jobs);
+    loop {
+        tokio::select! {
+            // By itself it ends only when it cannot go on.
+            ended = server.ended() => {
+                applying.abort();
+                server.close().await;
+                return ended;
+            }
+            told = signals.next() => match told {
+                Told::Stop(_) => {
+                    applying.abort();
+                    return stop(server, signals).await;
+                }
+                Told::Reload => match read_files(files) {
+                    Ok(file) => {
+                        server.declare(&file);
+                        applying.abort();
+                        applying = start_apply(&server.control, file.jobs);
+                    }
+                    Err(failure) => {
+                        tracing::error!("the job files stay as they were: {failure}");
+                    }
+                },
+            },
+        }
+    }
+}
+
+/// Brings the jobs into force beside everything else: the node must run for it.
+fn start_apply(control: &Control, jobs: Vec<JobSpec>) -> JoinHandle<()> {
+    let control = control.clone();
+    tokio::spawn(async move {
+        if jobs.is_empty() {
+            return;
+        }
+        match apply_until_done(&control, &jobs).await {
+            Ok(report) => tracing::info!(
+                created = report.created.len(),
+                updated = report.updated.len(),
+                unchanged = report.unchanged,
+                "job files applied"
+            ),
+            Err(ControlError::Invalid(findings)) => {
+                for (job, finding) in findings {
+                    tracing::error!(job, %finding, "the job files were refused");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the job files could not be applied"),
+        }
+    })
+}
+
+/// Ends in good order; told so again, at once.
+pub(crate) async fn stop(mut server: Server, signals: &mut Signals) -> Outcome {
+    server.begin_stop();
+    say("punctual: stopping; runs may finish. The same signal again stops at once.");
+    let ended = loop {
+        tokio::select! {
+            ended = server.ended() => break ended,
+            told = signals.next() => {
+                if let Told::Stop(signal) = told {
+                    die(signal);
+                }
+            }
+        }
+    };
+    server.close().await;
+    ended
+}

@@ -1,0 +1,269 @@
+//! A running node with its API, from the open store to the last drained run.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual::backend::{BackendError, BackendInfo, CoordinationBackend};
+use punctual::cancel::{Canceller, StopCause};
+use punctual::control::{ApplyReport, Control, ControlError};
+use punctual::env::{SharedEnv, TokioEnv};
+use punctual::handler::{CommandExecutor, Executors};
+use punctual::job::spec::JobSpec;
+use punctual::node::{Node, NodeConfig};
+use punctual_memory::MemoryBackend;
+use punctual_sled::{OpenError, SledBackend};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::api::Api;
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::commands::NodeCommands;
+use crate::config::{DurabilityMode, ServeConfig, StoreAt};
+use crate::files::{ClientFile, DataDir};
+use punctual_server::jobfile::JobFile;
+
+/// How long open requests may take after the node has stopped.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+/// How long to wait before job files are applied again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// A node that runs.
+pub(crate) struct Server {
+    pub(crate) control: Control,
+    pub(crate) url: String,
+    pub(crate) node_id: String,
+    pub(crate) store: String,
+    /// Made at this start: to be shown once.
+    pub(crate) new_token: Option<String>,
+    commands: Arc<NodeCommands>,
+    state_file: Option<std::path::PathBuf>,
+    canceller: Canceller,
+    node: JoinHandle<Result<(), BackendError>>,
+    api: JoinHandle<std::io::Result<()>>,
+    stop_api: oneshot::Sender<()>,
+}
+
+impl Server {
+    /// Opens the store, listens, and starts the node. `any_port`: when the port is taken, another.
+    pub(crate) async fn start(
+        config: &ServeConfig,
+        file: &JobFile,
+        any_port: bool,
+    ) -> Outcome<Self> {
+        let data = DataDir::open(&config.data_dir)?;
+        let env = TokioEnv::shared();
+        let node_id = match &config.args.node_id {
+            Some(id) => id.clone(),
+            None => data.node_id()?,
+        };
+        let mut settings = settings(config, node_id.clone());
+        settings.check().map_err(Failure::usage)?;
+        // The lock on the store comes first: what follows writes into the directory.
+        let (backend, store) = open_store(config, &data, &env)?;
+        let listener = listen(config.listen, any_port).await?;
+        let address = listener
+            .local_addr()
+            .map_err(|e| Failure::new(Exit::Bug, format!("the listener has no address: {e}")))?;
+        let url = format!("http://{}", reachable(address));
+        settings.address = Some(url.clone());
+        let mode = config.commands;
+        let commands = Arc::new(NodeCommands::new(mode, config.data_dir.clone(), file));
+        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let executors = Executors {
+            commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
+            ..Executors::default()
+        };
+        let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
+        let (tokens, token, is_new) = data.tokens()?;
+        let client = ClientFile {
+            url: url.clone(),
+            token: token.clone(),
+        };
+        let state_file = data.announce(&client, address.port())?;
+        let api = Api {
+            control: control.clone(),
+            tokens: tokens.into(),
+            store: store.clone(),
+            commands: Arc::clone(&commands) as Arc<dyn CommandExecutor>,
+        };
+        let (stop_api, stopped) = oneshot::channel::<()>();
+        let (canceller, shutdown) = Canceller::new();
+        Ok(Self {
+            control,
+            url,
+            node_id,
+            store,
+            new_token: is_new.then_some(token),
+            commands,
+            state_file,
+            canceller,
+            node: tokio::spawn(node.run(shutdown)),
+            api: tokio::spawn(api.serve(listener, async {
+                let _ = stopped.await;
+            })),
+            stop_api,
+        })
+    }
+
+    /// The node's files were read again.
+    pub(crate) fn declare(&self, file: &JobFile) {
+        self.commands.replace(file);
+    }
+
+    /// Tells the node to resign, claim no more and finish what runs.
+    pub(crate) fn begin_stop(&self) {
+        self.canceller.stop(StopCause::Cancelled);
+    }
+
+    /// Waits until the node has ended, by itself or after `begin_stop`.
+    pub(crate) async fn ended(&mut self) -> Outcome {
+        match (&mut self.node).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::new(
+                Exit::Unreachable,
+                format!("the node stopped: {error}"),
+            )),
+            Err(error) => Err(Failure::new(Exit::Bug, format!("the node died: {error}"))),
+        }
+    }
+
+    /// Takes down what is left once the node has ended.
+    pub(crate) async fn close(self) {
+        let _ = self.stop_api.send(());
+        let mut api = self.api;
+        if tokio::time::timeout(LAST_REQUESTS, &mut api).await.is_err() {
+            // Somebody keeps a connection open.
+            api.abort();
+        }
+        // It would send clients to a server that is gone. One that came after us has its own.
+        if let Some(path) = self.state_file {
+            let file: Option<ClientFile> = crate::files::read_json(&path).ok().flatten();
+            if file.is_some_and(|file| file.url == self.url) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Applies jobs; waits for the store and for the node's first steps in it, if it must.
+pub(crate) async fn apply_until_done(
+    control: &Control,
+    jobs: &[JobSpec],
+) -> Result<ApplyReport, ControlError> {
+    let mut tries = 0_u32;
+    loop {
+        let error = match control.apply(jobs.to_vec(), false, &|_, _| {}).await {
+            Err(ControlError::Store(error)) if error.is_transient() => error.to_string(),
+            Err(ControlError::Busy(why)) => why,
+            other => return other,
+        };
+        if tries.is_multiple_of(20) && tries > 0 {
+            tracing::warn!(error, "the job files wait");
+        }
+        tries += 1;
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Where this machine reaches what listens on an address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+type Opened = (Arc<dyn CoordinationBackend>, String);
+
+fn open_store(config: &ServeConfig, data: &DataDir, env: &SharedEnv) -> Outcome<Opened> {
+    match &config.store {
+        StoreAt::Memory => {
+            let backend = MemoryBackend::new(Arc::clone(env));
+            let version = backend.version();
+            Ok((Arc::new(backend), version))
+        }
+        StoreAt::Sled(path) => {
+            let database = if *path == config.data_dir {
+                data.database()
+            } else {
+                path.join("db")
+            };
+            let options = punctual_sled::Options {
+                durability: match config.args.durability.unwrap_or_default() {
+                    DurabilityMode::Flush => punctual_sled::Durability::Flush,
+                    DurabilityMode::Fsync => punctual_sled::Durability::Fsync,
+                },
+                ..punctual_sled::Options::default()
+            };
+            let opened = SledBackend::open(database, Arc::clone(env), options);
+            let backend = opened.map_err(|error| open_failure(config, &error))?;
+            let version = backend.version();
+            Ok((Arc::new(backend), version))
+        }
+    }
+}
+
+fn open_failure(config: &ServeConfig, error: &OpenError) -> Failure {
+    let failure = Failure::usage(format!("cannot open the store: {error}"));
+    match error {
+        OpenError::Damaged { .. } => {
+            let dir = config.data_dir.display();
+            failure.hint(format!(
+                "punctual store export --store sled:{dir} > dump.jsonl\n\
+                 punctual store import --store sled:NEWDIR < dump.jsonl"
+            ))
+        }
+        _ => failure,
+    }
+}
+
+async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
+    let error = match TcpListener::bind(address).await {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+    if taken && any_port {
+        let free = TcpListener::bind(SocketAddr::new(address.ip(), 0)).await;
+        return free.map_err(|e| Failure::usage(format!("no port is free: {e}")));
+    }
+    let failure = Failure::usage(format!("cannot listen on {address}: {error}"));
+    Err(if taken {
+        failure.hint("is a server running already? Choose another port with --listen IP:PORT")
+    } else {
+        failure
+    })
+}
+
+fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
+    let args = &config.args;
+    if args.overdue_takeover.is_some() {
+        // Both stores of this version serve one node, which nobody could take over from.
+        tracing::warn!("--overdue-takeover has no effect with this store");
+    }
+    let mut settings = NodeConfig {
+        node_id,
+        ..NodeConfig::default()
+    };
+    if let Some(slots) = args.slots {
+        settings.slots = slots;
+    }
+    if let Some(queues) = &args.queues {
+        settings.queues.clone_from(queues);
+    }
+    for (given, setting) in [
+        (args.leader_ttl, &mut settings.leader_ttl_ms),
+        (args.session_ttl, &mut settings.session_ttl_ms),
+        (args.lost_grace, &mut settings.lost_grace_ms),
+        (args.drain_timeout, &mut settings.drain_timeout_ms),
+    ] {
+        if let Some(given) = given {
+            *setting = given.ms();
+        }
+    }
+    settings
+}

@@ -1,0 +1,397 @@
+//! A node and its clients.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{Place, Running, mode, wait_for};
+
+const JOBS: &str = r#"
+jobs:
+  - id: tick
+    schedule: { every: 1s }
+    run: { command: ["sh", "-c", "echo fired; echo $PUNCTUAL_RUN_ID >> effects"] }
+    history: { keep_success: 1000 }
+  - id: fails
+    run: { command: ["sh", "-c", "echo bad luck; exit 3"] }
+  - id: hello
+    run: { command: ["sh", "-c", "echo $PUNCTUAL_PAYLOAD"] }
+    payload: { to: world }
+  - id: daily
+    schedule: { cron: "5 0 * * *", timezone: Asia/Shanghai }
+    run: { command: ["true"] }
+"#;
+
+fn serve(place: &Place, log: &str) -> Running {
+    let running = Running::start(
+        place,
+        log,
+        &[
+            "serve",
+            "--store",
+            "sled:data",
+            "--listen",
+            "127.0.0.1:0",
+            "--jobs",
+            "jobs.yaml",
+        ],
+    );
+    wait_for("the jobs", || {
+        let jobs = place.run(&["job", "ls", "-o", "name"]);
+        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
+    });
+    running
+}
+
+fn runs(place: &Place, arguments: &[&str]) -> Vec<Value> {
+    let json = place
+        .run(&[&["run", "ls", "-o", "json"], arguments].concat())
+        .json();
+    json.as_array().unwrap().clone()
+}
+
+#[test]
+fn a_day_in_the_life_of_a_node() {
+    let place = Place::new();
+    place.write("jobs.yaml", JOBS);
+    let mut node = serve(&place, "log");
+
+    // The files it leaves are its owner's alone, and the token is shown once.
+    for file in ["data/client.json", "data/tokens.json"] {
+        assert_eq!(mode(&place.path(file)), 0o600, "{file}");
+    }
+    assert_eq!(mode(&place.path("data")), 0o700);
+    let client: Value =
+        serde_json::from_str(&fs::read_to_string(place.path("data/client.json")).unwrap()).unwrap();
+    let token = client["token"].as_str().unwrap();
+    assert_eq!(node.log().matches(token).count(), 1);
+    let kept = fs::read_to_string(place.path("data/tokens.json")).unwrap();
+    assert!(!kept.contains(token));
+
+    // Tables for people: the next to fire first.
+    let table = place.run(&["job", "ls"]).ok();
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("NEXT"), "{table}");
+    assert!(
+        lines[1].contains("tick") && lines[2].contains("daily"),
+        "{table}"
+    );
+    assert_eq!(
+        place
+            .run(&["job", "ls", "--no-headers"])
+            .ok()
+            .lines()
+            .count(),
+        4
+    );
+    let names = place.run(&["job", "ls", "-o", "name"]).ok();
+    assert_eq!(
+        names.lines().collect::<BTreeSet<_>>(),
+        BTreeSet::from(["tick", "fails", "hello", "daily"])
+    );
+    assert!(
+        place
+            .run(&["job", "show", "daily"])
+            .ok()
+            .contains("5 0 * * * Asia/Shanghai")
+    );
+    let yaml = place.run(&["job", "show", "daily", "-o", "yaml"]).ok();
+    assert!(yaml.contains("timezone: Asia/Shanghai"), "{yaml}");
+
+    // JSON for programs.
+    wait_for("two fires", || {
+        (runs(&place, &["--job", "tick", "--state", "success"]).len() >= 2).then_some(())
+    });
+    let tick = &runs(
+        &place,
+        &["--job", "tick", "--state", "SUCCESS", "--limit", "1"],
+    )[0];
+    assert_eq!(
+        (&tick["output_tail"], &tick["exit_code"]),
+        (&"fired\n".into(), &0.into())
+    );
+
+    // On demand, with the job's payload or another one.
+    let done = place
+        .run(&["job", "trigger", "hello", "--wait", "-o", "json"])
+        .json();
+    assert_eq!(
+        (&done["state"], &done["output_tail"]),
+        (&"SUCCESS".into(), &"{\"to\":\"world\"}\n".into())
+    );
+    let done = place.run(&[
+        "job",
+        "trigger",
+        "hello",
+        "--payload",
+        "[1]",
+        "--wait",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(done.json()["output_tail"], "[1]\n");
+    place
+        .run(&["job", "trigger", "hello", "--payload", "{"])
+        .fails(2, "--payload is not JSON");
+    let failed = place.run(&["job", "trigger", "fails", "--wait"]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.out.contains("bad luck"), "{failed:?}");
+    let keyed = |key: &str| {
+        let arguments = [
+            "job",
+            "trigger",
+            "hello",
+            "--idempotency-key",
+            key,
+            "-o",
+            "name",
+        ];
+        place.run(&arguments).ok()
+    };
+    assert_eq!(keyed("one"), keyed("one"));
+    assert_ne!(keyed("one"), keyed("two"));
+
+    // Everything has its exit code.
+    place
+        .run(&["job", "show", "nope"])
+        .fails(3, "there is no job `nope`");
+    place.run(&["run", "show", "nope"]).fails(3, "");
+    place
+        .run(&["job", "pause", "daily", "--reason", "holiday"])
+        .ok();
+    assert!(
+        place
+            .run(&["job", "show", "daily"])
+            .ok()
+            .contains("holiday")
+    );
+    place.run(&["job", "trigger", "daily"]).fails(4, "paused");
+    place.run(&["job", "resume", "daily"]).ok();
+    let ended = tick["run_id"].as_str().unwrap();
+    place.run(&["run", "cancel", ended]).fails(4, "");
+    place.write("wrong", "pt_wrong\n");
+    place
+        .run(&["job", "ls", "--token-file", "wrong"])
+        .fails(5, "the token is not valid");
+    let status = place.run(&["status", "-o", "json"]).json();
+    assert_eq!(
+        (&status["jobs"], &status["undecided_instants"]),
+        (&4.into(), &0.into())
+    );
+
+    // A second server keeps away from the directory.
+    place
+        .run(&["serve", "--store", "sled:data", "--listen", "127.0.0.1:0"])
+        .fails(2, "another punctual server is using this directory");
+    let port = client["url"].as_str().unwrap().rsplit(':').next().unwrap();
+    let listen = format!("127.0.0.1:{port}");
+    place
+        .run(&["serve", "--store", "sled:other", "--listen", &listen])
+        .fails(2, "is a server running already?");
+
+    // It ends in good order, and comes back as it was.
+    node.signal(Signal::TERM);
+    assert_eq!(node.wait().code(), Some(0), "{}", node.log());
+    place.run(&["job", "ls"]).fails(6, "punctual serve");
+    place
+        .run(&["job", "ls", "--data-dir", "data"])
+        .fails(6, "punctual serve");
+    let effects = fs::read_to_string(place.path("effects")).unwrap();
+    let node = serve(&place, "log2");
+    assert!(!node.log().contains("admin token"), "{}", node.log());
+    let records = runs(&place, &["--job", "tick", "--state", "SUCCESS"]);
+    let ids: BTreeSet<&str> = records
+        .iter()
+        .map(|r| r["run_id"].as_str().unwrap())
+        .collect();
+    assert!(effects.lines().all(|run| ids.contains(run)));
+}
+
+#[test]
+fn applying_changes_what_differs_and_nothing_else() {
+    let place = Place::new();
+    place.write("jobs.yaml", JOBS);
+    let _node = serve(&place, "log");
+    place.run(&["diff", "-f", "jobs.yaml"]).ok();
+    let changed =
+        JOBS.replace("5 0 * * *", "6 0 * * *") + "  - id: new\n    run: { command: [\"true\"] }\n";
+    place.write("changed.yaml", changed);
+    let diff = place.run(&["diff", "-f", "changed.yaml"]);
+    assert_eq!(diff.code, Some(1));
+    assert_eq!(
+        diff.out,
+        "+ new\n~ daily\n    schedule.cron: 5 0 * * * -> 6 0 * * *\n"
+    );
+    let dry = place
+        .run(&["apply", "-f", "changed.yaml", "--dry-run", "-o", "json"])
+        .json();
+    assert_eq!(
+        (&dry["created"][0], &dry["updated"][0]),
+        (&"new".into(), &"daily".into())
+    );
+    place.run(&["job", "show", "new"]).fails(3, "new");
+    let applied = place.run(&["apply", "-f", "changed.yaml"]).ok();
+    assert!(
+        applied.ends_with("1 job created, 1 updated, 3 unchanged, 0 deleted\n"),
+        "{applied}"
+    );
+    place.run(&["diff", "-f", "changed.yaml"]).ok();
+    let pruned = place.run(&["apply", "-f", "jobs.yaml", "--prune"]).ok();
+    assert!(pruned.contains("job new deleted\n"), "{pruned}");
+    place.write("empty.yaml", "jobs: []\n");
+    place
+        .run(&["apply", "-f", "empty.yaml", "--prune"])
+        .fails(2, "would delete every job");
+    place.run(&["job", "rm", "daily", "--yes"]).ok();
+    place
+        .run(&["job", "rm", "daily", "--yes"])
+        .fails(3, "daily");
+}
+
+/// Q02: whoever may define jobs decides when something runs; what runs is decided by the files
+/// on the node's own disk.
+#[test]
+fn a_command_that_the_node_does_not_know_is_not_run() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        format!("commands: {{ greet: [echo, hi] }}\n{JOBS}"),
+    );
+    let node = serve(&place, "log");
+    place.write(
+        "foreign.yaml",
+        "jobs:\n  - id: evil\n    run: { command: [\"touch\", \"evil\"] }\n  - id: greet\n    run: { command: greet }\n",
+    );
+    let applied = place.run(&["apply", "-f", "foreign.yaml"]);
+    assert!(
+        applied
+            .err
+            .contains("warning: evil: this node would not run it"),
+        "{applied:?}"
+    );
+    assert!(!applied.err.contains("greet"), "{applied:?}");
+    let greeted = place
+        .run(&["job", "trigger", "greet", "--wait", "-o", "json"])
+        .json();
+    assert_eq!(greeted["output_tail"], "hi\n");
+    place.run(&["job", "trigger", "evil"]).ok();
+    // What was asked for later has run long ago.
+    place.run(&["job", "trigger", "greet", "--wait"]).ok();
+    assert!(!place.path("evil").exists());
+
+    // The files change: SIGHUP reads them again, and mistakes in them change nothing.
+    place.write("jobs.yaml", "jobs:\n  - id: evil\n    run: {}\n");
+    node.signal(Signal::HUP);
+    wait_for("the refusal", || {
+        node.log()
+            .contains("the job files stay as they were")
+            .then_some(())
+    });
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: later\n    run: { command: [\"touch\", \"later\"] }\n",
+    );
+    node.signal(Signal::HUP);
+    wait_for("the new job", || {
+        (place.run(&["job", "show", "later"]).code == Some(0)).then_some(())
+    });
+    place.run(&["job", "trigger", "later", "--wait"]).ok();
+    assert!(place.path("later").exists());
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: long\n    run: { command: [\"sleep\", \"60\"] }\n",
+    );
+    let mut node = serve(&place, "log");
+    let run = place.run(&["job", "trigger", "long", "-o", "name"]).ok();
+    wait_for("the run", || {
+        let shown = place.run(&["run", "show", run.trim(), "-o", "json"]).json();
+        (shown["state"] == "RUNNING").then_some(())
+    });
+    node.signal(Signal::INT);
+    wait_for("the message", || {
+        node.log().contains("stops at once").then_some(())
+    });
+    let started = Instant::now();
+    node.signal(Signal::INT);
+    assert_eq!(node.wait().code(), Some(130));
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn the_store_can_be_taken_out_and_put_back() {
+    let place = Place::new();
+    place.write("jobs.yaml", JOBS);
+    let mut node = serve(&place, "log");
+    place
+        .run(&["store", "export", "--store", "sled:data"])
+        .fails(2, "another punctual server is using this directory");
+    node.signal(Signal::TERM);
+    node.wait();
+    let dump = place.run(&["store", "export", "--store", "sled:data"]).ok();
+    place
+        .run(&["store", "export", "--store", "sled:data", "dump.jsonl"])
+        .ok();
+    assert_eq!(fs::read_to_string(place.path("dump.jsonl")).unwrap(), dump);
+    assert_eq!(mode(&place.path("dump.jsonl")), 0o600);
+    place
+        .run(&["store", "import", "--store", "sled:data", "dump.jsonl"])
+        .fails(2, "not empty");
+    place
+        .run(&["store", "export", "--store", "sled:none"])
+        .fails(2, "no database here");
+    fs::rename(place.path("data"), place.path("old")).unwrap();
+    place
+        .run(&["store", "import", "--store", "sled:data", "dump.jsonl"])
+        .ok();
+    place.write("jobs.yaml", "jobs: []\n");
+    let _node = serve(&place, "log2");
+    assert_eq!(
+        place.run(&["job", "ls", "-o", "name"]).ok().lines().count(),
+        4
+    );
+}
+
+#[test]
+fn the_demo_shows_fires_within_seconds_and_cleans_up() {
+    let place = Place::new();
+    let temporary = place.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let started = Instant::now();
+    let mut child = place
+        .command(&["demo"])
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let row = lines
+        .find(|line| line.as_ref().unwrap().contains("tick"))
+        .unwrap()
+        .unwrap();
+    assert!(row.contains("SUCCESS") && row.contains("it is "), "{row}");
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    let ids = place.run(&["job", "ls", "-o", "name"]).ok();
+    assert_eq!(ids.lines().count(), 4, "{ids}");
+    let mut demo = Running {
+        child,
+        log: place.path("unused"),
+    };
+    demo.signal(Signal::INT);
+    assert_eq!(demo.wait().code(), Some(0));
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}
