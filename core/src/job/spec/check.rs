@@ -76,11 +76,13 @@ impl JobSpec {
             }
         };
         if let Some(schedule) = &schedule {
+            // One that has fired for the last time is not dead: its file stays valid.
             if schedule.never_fires() {
-                errors.push(
-                    SpecError::new("schedule", "this schedule never fires")
-                        .hint("check day and month (30 February never comes), year, `start` and `end`; for a job on demand leave `schedule` out"),
-                );
+                let reason = Schedule::check(&self.schedule, anchor_ms, calendars).err();
+                errors.push(reason.as_ref().map_or_else(
+                    || SpecError::new("schedule", "the schedule never fires"),
+                    schedule_error,
+                ));
             }
             if matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
                 errors.push(not_yet(
@@ -303,7 +305,7 @@ fn not_yet(path: &str, hint: &str) -> SpecError {
     SpecError::new(path, "not supported by this version").hint(hint)
 }
 
-fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecError {
+pub(crate) fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecError {
     // A field of the expression (`minute`) is no key of the file.
     let key = matches!(
         error.field,

@@ -9,6 +9,7 @@ use crate::schedule::ScheduleSpec;
 
 mod check;
 
+pub(crate) use check::schedule_error;
 pub use check::{MAX_ID_LEN, MAX_PAYLOAD_BYTES, SpecError, is_valid_id};
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
@@ -321,6 +322,18 @@ impl JobSpec {
             ..ScheduleSpec::default()
         };
         self
+    }
+
+    /// The same job with its dialect decided, as it is stored: `auto` is a word of files, and must
+    /// not mean something else to a later version.
+    #[must_use]
+    pub fn with_dialect_decided(self) -> Self {
+        let schedule = self.schedule.clone().with_dialect_decided();
+        Self {
+            // What cannot be decided is refused by the check.
+            schedule: schedule.unwrap_or_else(|_| self.schedule.clone()),
+            ..self
+        }
     }
 
     /// What a node must have to run it: `command`, `http` or `handler:NAME`.
