@@ -227,17 +227,20 @@ fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
     let spec = end.spec?;
     let reason = ended.failed?;
     let attempt = ended.attempt + 1;
-    let more = attempt <= spec.attempts();
+    let unstarted = ended.unstarted + u32::from(reason == FailReason::NotStarted);
+    // Executions are what counts: those so far, and the next one.
+    let execution = attempt.saturating_sub(unstarted);
+    let more = execution <= spec.attempts();
     let (wanted, wait_ms) = match reason {
         // Nothing has run, so nothing was used up: another attempt, whatever the policy.
         FailReason::NotStarted => (true, 0),
         FailReason::Exit | FailReason::Error | FailReason::Panic | FailReason::Timeout => {
-            (more, spec.backoff_ms(attempt))
+            (more, spec.backoff_ms(execution))
         }
         // It may have done its work, or half of it.
         FailReason::WorkerLost | FailReason::Fenced => (
             more && spec.on_lost == OnLost::Retry,
-            spec.backoff_ms(attempt),
+            spec.backoff_ms(execution),
         ),
         FailReason::Cancelled | FailReason::Expired | FailReason::NoHandler => (false, 0),
     };
@@ -246,6 +249,7 @@ fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
         .saturating_add(i64::try_from(wait_ms).unwrap_or(i64::MAX));
     wanted.then(|| RunRecord {
         attempt,
+        unstarted,
         state: RunState::Pending,
         owner: None,
         failed: None,

@@ -138,6 +138,14 @@ pub struct GoneRecord {
     pub deleted_ms: i64,
 }
 
+/// What is remembered for a day of a trigger, so that its key does not run the job again when the
+/// run's record is pruned already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdemRecord {
+    /// When the run was made.
+    pub created_ms: i64,
+}
+
 /// A place in a partition's stream of (instant, job). Everything up to and including it is
 /// decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -246,6 +254,9 @@ pub struct RunRecord {
     pub run: String,
     /// Counts from 1; 0 for a skip record.
     pub attempt: u32,
+    /// How many of the attempts so far were never started: they do not count against the policy.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub unstarted: u32,
     /// Where it came from.
     pub kind: RunKind,
     /// The instant, in Unix milliseconds.
@@ -340,6 +351,14 @@ fn is_zero(value: &i8) -> bool {
     *value == 0
 }
 
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero_u32(value: &u32) -> bool {
+    *value == 0
+}
+
 impl RunRecord {
     /// Where the attempt stands; `None` for a skip record, and for a record that contradicts
     /// itself (an owned state without an owner).
@@ -362,5 +381,43 @@ impl RunRecord {
         let high = crate::keys::fnv1a(seed.as_bytes());
         let low = crate::keys::fnv1a(format!("{seed}#{high}").as_bytes());
         format!("{high:016x}{low:016x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_a_newer_schema_is_named_and_not_guessed_at() {
+        let bytes = encode(&SeqRecord { seq: 7 });
+        assert_eq!(bytes, br#"{"v":1,"r":{"seq":7}}"#);
+        assert_eq!(decode::<SeqRecord>(&bytes), Ok(SeqRecord { seq: 7 }));
+        let newer = br#"{"v":2,"r":{"sequence":"seven"}}"#;
+        assert_eq!(
+            decode::<SeqRecord>(newer).unwrap_err().to_string(),
+            "cannot decode the record: it has schema 2, this version knows 1; upgrade this node"
+        );
+        for broken in [&b""[..], b"{}", b"\xff\xfe", b"{\"v\":1}", b"[1]"] {
+            assert!(decode::<SeqRecord>(broken).is_err());
+        }
+    }
+
+    #[test]
+    fn a_finished_window_is_not_open() {
+        let mut cursor = CursorRecord::starting_at(1_000);
+        assert!(!cursor.is_open());
+        cursor.window.until_ms = 2_000;
+        assert!(cursor.is_open());
+        cursor.position = Position {
+            at_ms: 2_000,
+            job: "z".into(),
+        };
+        assert!(
+            cursor.is_open(),
+            "a job behind `z` may be due at the same instant"
+        );
+        cursor.position = Position::end_of(2_000);
+        assert!(!cursor.is_open());
     }
 }

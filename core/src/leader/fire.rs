@@ -257,6 +257,7 @@ pub fn pending(
         job: job.id.to_string(),
         run: String::new(),
         attempt: 1,
+        unstarted: 0,
         kind,
         scheduled_ms: now_ms,
         job_uid: job.uid.0,

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
-use crate::job::record::{GoneRecord, JobRecord, RunRecord, decode};
+use crate::job::record::{GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
 use crate::keys::AttemptKey;
@@ -92,6 +92,7 @@ impl Retention {
             self.sweep = Some(context.keys.all_done());
             self.sweep_at_ms = now_ms + SWEEP_MS;
             forget_deleted(context, authority).await?;
+            forget_triggers(context, authority).await?;
             drop_old_definitions(context, authority).await?;
         }
         if let Some(rest) = self.sweep.take() {
@@ -242,6 +243,24 @@ async fn forget_deleted(context: &LeaderContext, authority: &Authority) -> Backe
     Ok(())
 }
 
+/// The keys of triggers are remembered for a day.
+async fn forget_triggers(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
+    let (store, keys) = (&context.store, &context.keys);
+    let (used, _) = store.list(&keys.idems(), None).await?;
+    let oldest = context.clock.now_ms().saturating_sub(GONE_MS);
+    let over: Vec<Entry> = used
+        .into_iter()
+        .filter(|entry| decode::<IdemRecord>(&entry.value).is_ok_and(|r| r.created_ms < oldest))
+        .collect();
+    for chunk in over.chunks(DELETES_A_REQUEST) {
+        let txn = chunk
+            .iter()
+            .fold(Txn::new(), |txn, entry| txn.delete(entry.key.clone()));
+        let _ = authority.commit(&[txn]).await?;
+    }
+    Ok(())
+}
+
 /// Definitions that no segment names are dropped once no run can follow them.
 async fn drop_old_definitions(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
     let (store, keys) = (&context.store, &context.keys);
@@ -277,4 +296,51 @@ async fn drop_old_definitions(context: &LeaderContext, authority: &Authority) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duration::Millis;
+
+    fn record(run: &str, state: RunState, ended_ms: i64) -> (AttemptKey, RunRecord) {
+        let json = serde_json::json!({
+            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
+            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
+            "deadline_ms": 0, "state": state, "not_before_ms": 0, "created_ms": 0,
+            "ended_ms": ended_ms,
+        });
+        let key = AttemptKey {
+            partition: 0,
+            job: "j".into(),
+            run: run.into(),
+            attempt: 1,
+        };
+        (key, serde_json::from_value(json).unwrap())
+    }
+
+    #[test]
+    fn the_newest_of_each_kind_are_kept_and_nothing_too_old() {
+        let history = HistorySpec {
+            keep_success: 2,
+            keep_failed: 1,
+            keep_skipped: 5,
+            keep_for: Millis::from_secs(100),
+        };
+        let records = [
+            record("s1", RunState::Success, 910_000),
+            record("s3", RunState::Success, 930_000),
+            record("s2", RunState::Success, 920_000),
+            record("f1", RunState::Failed, 915_000),
+            record("f2", RunState::Failed, 925_000),
+            record("k1", RunState::Skipped, 899_999),
+            record("k2", RunState::Skipped, 900_000),
+        ];
+        let mut runs: Vec<String> = victims(records.into_iter(), &history, 1_000_000)
+            .into_iter()
+            .map(|key| key.run)
+            .collect();
+        runs.sort();
+        assert_eq!(runs, ["f1", "k1", "s1"]);
+    }
 }
