@@ -3,9 +3,7 @@
 //! `cargo run -p punctual-sled --example embedded`
 #![allow(clippy::print_stdout, reason = "it shows what fires")]
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, sync::Arc, time::Duration};
 
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::Control;
@@ -22,14 +20,10 @@ async fn greet(run: RunContext) -> Result<(), String> {
 
 async fn bill(run: RunContext) -> Result<(), String> {
     // `run_id` is the same for all attempts: hand it to the bank as idempotency key.
-    println!(
-        "{} attempt {} bills, token {}",
-        run.run_id, run.attempt, run.fencing_token
-    );
-    if run.attempt == 1 {
-        Err("the bank did not answer".into())
-    } else {
-        Ok(())
+    println!("{} bills, attempt {}", run.run_id, run.attempt);
+    match run.attempt {
+        1 => Err("the bank did not answer".into()),
+        _ => Ok(()),
     }
 }
 
@@ -37,8 +31,12 @@ async fn bill(run: RunContext) -> Result<(), String> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let env = TokioEnv::shared();
-    let store = SledBackend::open(directory.path().join("db"), env.clone(), Options::default())?;
-    let backend = Arc::new(store);
+    let database = directory.path().join("db");
+    let backend = Arc::new(SledBackend::open(
+        database,
+        env.clone(),
+        Options::default(),
+    )?);
 
     let mut executors = Executors::default();
     executors.handlers.insert("greet".into(), Arc::new(greet));
@@ -50,10 +48,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopping) = Canceller::new();
     let life = tokio::spawn(node.run(stopping));
     tokio::time::sleep(Duration::from_millis(500)).await;
-
+    let greetings = JobSpec::handler("greetings", "greet").cron("*/2 * * * * *");
     let mut bills = JobSpec::handler("bills", "bill").cron("*/5 * * * * *");
     bills.retry.attempts = Some(3);
-    let greetings = JobSpec::handler("greetings", "greet").cron("*/2 * * * * *");
     control
         .apply(vec![greetings, bills], false, &|_, _| {})
         .await?;
