@@ -161,7 +161,7 @@ impl Node {
     /// waited for.
     ///
     /// # Errors
-    /// [`BackendError::Broken`] when the namespace cannot be read.
+    /// [`BackendError::Broken`] when the namespace cannot be read, and when the store breaks.
     pub async fn run(self, shutdown: CancelToken) -> Result<(), BackendError> {
         let meta = match race(bootstrap(&self.store, &self.keys), shutdown.cancelled()).await {
             Either::Left(meta) => meta?,
@@ -182,8 +182,12 @@ impl Node {
             futures_util::future::join(worker, candidate).await;
             leave.stop(StopCause::Cancelled);
         };
-        futures_util::future::join(session, work_then_leave).await;
-        Ok(())
+        // A store that is broken stays so: end, so that whoever supervises the process starts it anew.
+        let life = futures_util::future::join(session, work_then_leave);
+        match race(life, self.store.broken()).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(reason) => Err(BackendError::Broken(reason)),
+        }
     }
 
     fn worker_context(&self, meta: &Meta) -> WorkerContext {

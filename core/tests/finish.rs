@@ -63,6 +63,7 @@ fn r01_which_ends_are_followed_by_another_attempt() {
         (FailReason::Timeout, true, true),
         (FailReason::Cancelled, false, false),
         (FailReason::Fenced, false, true),
+        (FailReason::WorkerLost, false, true),
         (FailReason::NotStarted, true, true),
     ];
     for (reason, with_fail, with_retry) in table {

@@ -184,6 +184,11 @@ pub fn put(
         generation,
         paused: record.is_some_and(|record| record.paused.is_some()),
     };
+    // What is written must be readable again, or the job would fall silent.
+    if let Err(error) = Definition::decode(&encode(spec), created_ms) {
+        let unreadable = SpecError::new("", format!("this definition cannot be stored: {error}"));
+        return Err(invalid(id, vec![unreadable]));
+    }
     let mut next = JobRecord {
         version: version_after(current),
         generation,
@@ -204,9 +209,16 @@ pub fn put(
         && spec.enabled
         && !next.at_seen_ms.contains(&at_ms)
     {
+        // None is forgotten: a value that comes back must not fire again.
+        if next.at_seen_ms.len() == MAX_AT_SEEN {
+            let full = SpecError::new(
+                "schedule.at",
+                format!("this job has had {MAX_AT_SEEN} different values of `at`"),
+            )
+            .hint("make a job of its own for each such instant");
+            return Err(invalid(id, vec![full]));
+        }
         next.at_seen_ms.push(at_ms);
-        let surplus = next.at_seen_ms.len().saturating_sub(MAX_AT_SEEN);
-        next.at_seen_ms.drain(..surplus);
         let owed = old.is_some_and(|job| is_owed(job, &heads.cursor, at_ms));
         if at_ms < from_ms && !segment.paused && !owed {
             immediate = Some(past_at(spec, at_ms, now_ms)?);

@@ -352,12 +352,14 @@ pub fn transition(phase: &Phase, event: &RunEvent) -> Result<Phase, IllegalTrans
             own(owner, by)?;
             match ending {
                 Ending::Success => Ok(Phase::Success),
-                Ending::Failed(
-                    reason @ (FailReason::Expired | FailReason::NoHandler | FailReason::WorkerLost),
-                ) => Err(IllegalTransition::WrongReason {
-                    event: name,
-                    reason: *reason,
-                }),
+                // `worker_lost` is possible: the owner has lost its own executor, and knows no more
+                // than if it had vanished itself.
+                Ending::Failed(reason @ (FailReason::Expired | FailReason::NoHandler)) => {
+                    Err(IllegalTransition::WrongReason {
+                        event: name,
+                        reason: *reason,
+                    })
+                }
                 Ending::Failed(reason) => Ok(Phase::Failed(*reason)),
             }
         }

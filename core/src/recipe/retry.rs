@@ -9,6 +9,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::backend::{
     BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Lease,
     LeaseId, Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
@@ -21,6 +23,8 @@ pub struct Store {
     backend: Arc<dyn CoordinationBackend>,
     env: SharedEnv,
     timeout_ms: u64,
+    /// Why the store is broken, once it is.
+    broken: Arc<watch::Sender<Option<String>>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -58,6 +62,21 @@ impl Store {
             backend,
             env,
             timeout_ms,
+            broken: Arc::new(watch::channel(None).0),
+        }
+    }
+
+    /// Completes when a call has found the store broken, with the reason: nothing that is left to
+    /// do here can be done, and whoever started us should know.
+    pub async fn broken(&self) -> String {
+        let mut broken = self.broken.subscribe();
+        loop {
+            if let Some(reason) = broken.borrow_and_update().clone() {
+                return reason;
+            }
+            if broken.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
@@ -73,7 +92,12 @@ impl Store {
         call: impl Future<Output = BackendResult<T>>,
     ) -> BackendResult<T> {
         match timeout(&*self.env, Duration::from_millis(self.timeout_ms), call).await {
-            Some(answer) => answer,
+            Some(answer) => {
+                if let Err(BackendError::Broken(reason)) = &answer {
+                    self.broken.send_replace(Some(reason.clone()));
+                }
+                answer
+            }
             None => Err(late(format!("no answer within {} ms", self.timeout_ms))),
         }
     }

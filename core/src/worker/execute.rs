@@ -19,7 +19,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{RunRecord, decode, encode};
 use crate::job::run::{FailReason, Owner};
-use crate::job::spec::CommandSpec;
+use crate::job::spec::{CommandSpec, OnLost};
 use crate::recipe::session::Trust;
 
 use super::WorkerContext;
@@ -52,10 +52,10 @@ pub async fn execute(context: Arc<WorkerContext>, executors: Arc<Executors>, run
         let code = start(&executors, &running.definition, run_context);
         supervise(&context, &running, code).await
     } else {
-        Execution::failed(
+        Ended::Surely(Execution::failed(
             FailReason::NotStarted,
             "the worker lost its session before it started",
-        )
+        ))
     };
     report(&context, &running, &execution).await;
 }
@@ -148,35 +148,54 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     format!("panic: {text}")
 }
 
+/// How an execution ended, and whether it has.
+enum Ended {
+    /// Nothing of it runs any more.
+    Surely(Execution),
+    /// It was given up: it may be running still, so nothing may be started beside it unless the job
+    /// allows that.
+    Perhaps(Execution),
+}
+
+/// How much longer than its grace a command's executor may take to be asked, to be killed, and to be
+/// taken over when its supervisor is wedged.
+pub const COMMAND_PATIENCE_MS: u64 = 20_000;
+
 /// Waits for the code; tells it to stop when it must, and gives it up when it does not.
 async fn supervise(
     context: &WorkerContext,
     running: &Running,
     mut code: BoxFuture<'static, Execution>,
-) -> Execution {
+) -> Ended {
     let env = context.store.env();
     let spec = &running.definition.spec;
     let cause = match race(&mut code, stop_cause(env, running)).await {
-        Either::Left(execution) => return execution,
+        Either::Left(execution) => return Ended::Surely(execution),
         Either::Right(cause) => cause,
     };
     running.canceller.stop(cause);
-    // A command needs its own grace to be asked and killed; a handler only has to return.
-    let patience_ms = if spec.run.handler.is_some() {
+    let is_handler = spec.run.handler.is_some();
+    let patience_ms = if is_handler {
         context.kill_grace_ms
     } else {
-        context.kill_grace_ms + 5_000
+        context.kill_grace_ms + COMMAND_PATIENCE_MS
     };
     match race(code, env.sleep(Duration::from_millis(patience_ms))).await {
         Either::Left(Execution {
             failure: Some(failure),
             ..
-        }) if spec.run.handler.is_some() => Execution::stopped(cause, failure.message),
-        Either::Left(execution) => execution,
-        Either::Right(()) => Execution::stopped(
-            cause,
-            format!("it did not stop within {patience_ms} ms after it was told to"),
-        ),
+        }) if is_handler => Ended::Surely(Execution::stopped(cause, failure.message)),
+        Either::Left(execution) => Ended::Surely(execution),
+        Either::Right(()) => {
+            let message = format!("it did not stop within {patience_ms} ms after it was told to");
+            let execution = Execution::stopped(cause, message);
+            // A handler is a future: dropped, it runs no more.
+            if is_handler {
+                Ended::Surely(execution)
+            } else {
+                Ended::Perhaps(execution)
+            }
+        }
     }
 }
 
@@ -200,7 +219,12 @@ async fn stop_cause(env: &SharedEnv, running: &Running) -> StopCause {
 }
 
 /// Makes the end durable, however long the store is away.
-async fn report(context: &WorkerContext, running: &Running, execution: &Execution) {
+async fn report(context: &WorkerContext, running: &Running, ended: &Ended) {
+    let spec = &running.definition.spec;
+    let (execution, spec) = match ended {
+        Ended::Surely(execution) => (execution, Some(spec)),
+        Ended::Perhaps(execution) => (execution, Some(spec).filter(|s| s.on_lost == OnLost::Retry)),
+    };
     let env = context.store.env();
     let nonce = env.random_u64();
     let end = End {
@@ -209,7 +233,7 @@ async fn report(context: &WorkerContext, running: &Running, execution: &Executio
         epoch: context.epoch,
         execution: Some(execution),
         error: None,
-        spec: Some(&running.definition.spec),
+        spec,
     };
     let event = finish::finished(&running.owner, execution);
     let attempt = &running.attempt;

@@ -29,7 +29,7 @@ use crate::recipe::retry::Store;
 use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
 
-use execute::{Running, command_line, execute};
+use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use queue::Queue;
 
 /// What a worker works with.
@@ -289,7 +289,8 @@ impl Worker {
                 }
             };
             let now_ms = self.context.clock.now_ms();
-            let end_ms = definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + 5_000;
+            let end_ms =
+                definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + COMMAND_PATIENCE_MS;
             let start = finish::start(
                 &self.context.keys,
                 &attempt,

@@ -46,6 +46,26 @@ pub const MAX_ID_LEN: usize = 63;
 /// The largest payload, as JSON text. It must fit the environment of a command.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
+/// The deepest payload. Records that hold it must be readable again: the reader's own limit is 128.
+pub const MAX_PAYLOAD_DEPTH: usize = 64;
+
+/// How deep lists and objects are nested; a plain value has depth 0.
+#[must_use]
+pub fn depth(value: &serde_json::Value) -> usize {
+    let mut deepest = 0;
+    // Not recursive: the value may be an attack on the stack.
+    let mut rest = vec![(value, 0)];
+    while let Some((value, level)) = rest.pop() {
+        deepest = deepest.max(level);
+        match value {
+            serde_json::Value::Array(items) => rest.extend(items.iter().map(|v| (v, level + 1))),
+            serde_json::Value::Object(map) => rest.extend(map.values().map(|v| (v, level + 1))),
+            _ => {}
+        }
+    }
+    deepest
+}
+
 /// Whether `id` is `[a-z0-9][a-z0-9._-]{0,62}`.
 #[must_use]
 pub fn is_valid_id(id: &str) -> bool {
@@ -187,6 +207,12 @@ impl JobSpec {
             .is_some_and(|name| name.trim().is_empty())
         {
             errors.push(SpecError::new("run.handler", "an empty name"));
+        }
+        if depth(&self.payload) > MAX_PAYLOAD_DEPTH {
+            errors.push(SpecError::new(
+                "payload",
+                format!("nested deeper than {MAX_PAYLOAD_DEPTH} levels"),
+            ));
         }
         if self.payload.to_string().len() > MAX_PAYLOAD_BYTES {
             errors.push(
