@@ -23,8 +23,8 @@
 //!   bytes, measured after opening).
 //! * **Disk.** sled alone would take eleven times the live data under steady churn. So the store
 //!   is written anew when it has grown by twice its live data (`Options::rewrite_above_bytes`):
-//!   count on five times the live data while that goes on, four otherwise, and never less than a
-//!   few MiB (`examples/churn.rs`).
+//!   count on four times the live data, on seven while that goes on under full load, and never on
+//!   less than a few MiB (`examples/churn.rs`). Opening needs room for a copy.
 //! * **Blocking.** [`SledBackend::open`] reads the whole database, and [`SledBackend::close`] (like
 //!   the drop of the last handle) waits for the thread to end. Both block; everything else is
 //!   async and never blocks on the disk.

@@ -81,6 +81,7 @@ fn spoil(file: &Path, random: &mut Random) -> String {
     format!("{how} at {at} of {length} in {}", file.display())
 }
 
+/// P04: bytes of the store are spoiled at random.
 #[test]
 fn spoiled_files_open_whole_or_not_at_all() {
     let place = tempfile::tempdir().unwrap();

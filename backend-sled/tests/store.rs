@@ -333,6 +333,7 @@ fn an_import_refuses_what_no_export_writes_and_leaves_no_store_behind() {
     }
 }
 
+/// P06: records are written and deleted for ever.
 #[tokio::test]
 async fn churn_on_a_bounded_live_set_fills_the_disk_to_a_plateau() {
     let place = tempfile::tempdir().unwrap();

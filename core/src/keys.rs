@@ -14,6 +14,7 @@
 //!              done/{pp}/{job}/{run}/{attempt}   ended attempts and skip records
 //!              late/{pp}/{job}/{run}/{attempt}   results that came too late
 //!              cancel/{run}                      a wish to end the run
+//!              idem/{run}                        a trigger's key was used, whatever became of the run
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -290,6 +291,18 @@ impl Keys {
     #[must_use]
     pub fn cancel(&self, run: &str) -> Key {
         self.key(format_args!("cancel/{run}"))
+    }
+
+    /// What remembers that the run of a trigger was made.
+    #[must_use]
+    pub fn idem(&self, run: &str) -> Key {
+        self.key(format_args!("idem/{run}"))
+    }
+
+    /// All that remembers triggers.
+    #[must_use]
+    pub fn idems(&self) -> Span {
+        Span::prefix(self.key(format_args!("idem/")))
     }
 
     /// All wishes to end a run.

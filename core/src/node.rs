@@ -300,9 +300,11 @@ impl Node {
                     &self.keys.leader(),
                     self.config.relist_ms,
                     self.config.leader_ttl_ms,
-                    || LeaderRecord {
-                        owner: self.owner.clone(),
-                        since_ms: env.wall_ms(),
+                    || {
+                        encode(&LeaderRecord {
+                            owner: self.owner.clone(),
+                            since_ms: env.wall_ms(),
+                        })
                     },
                 )
                 .await

@@ -1,11 +1,23 @@
 //! What callers use on top of the primitives; nothing here can differ between stores.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+
+use crate::env::SharedEnv;
+use crate::recipe::election::campaign;
+use crate::recipe::retry::Store;
+use crate::recipe::session::{Opened, Session};
 
 use super::{
     BackendError, BackendResult, CoordinationBackend, Entry, Key, PageLimit, Requirement, Revision,
     Span, Txn, TxnOutcome,
 };
+
+/// Longest wait for one answer of the store.
+const CALL_MS: u64 = 2_000;
+/// How often a waiting candidate lists anew.
+const RELIST_MS: u64 = 10_000;
 
 /// Conveniences over [`CoordinationBackend`], for every store alike.
 #[async_trait]
@@ -54,6 +66,32 @@ pub trait BackendExt: CoordinationBackend {
         };
         self.commit(&Txn::new().require(requirement).put(key, value))
             .await
+    }
+
+    /// Creates `key` under a lease that is kept alive until the session is closed or dropped, unless
+    /// the key exists. See [`crate::recipe::session`].
+    async fn session(
+        &self,
+        env: SharedEnv,
+        key: Key,
+        value: Vec<u8>,
+        ttl_ms: u64,
+    ) -> BackendResult<Opened>
+    where
+        Self: Clone + Sized,
+    {
+        let store = Store::new(Arc::new(self.clone()), env, CALL_MS);
+        Session::open(&store, key, value, ttl_ms).await
+    }
+
+    /// Waits until nobody holds `key`, and takes it. To resign is to close the session. See
+    /// [`crate::recipe::election`].
+    async fn elect(&self, env: SharedEnv, key: &[u8], value: Vec<u8>, ttl_ms: u64) -> Session
+    where
+        Self: Clone + Sized,
+    {
+        let store = Store::new(Arc::new(self.clone()), env, CALL_MS);
+        campaign(&store, key, RELIST_MS, ttl_ms, || value.clone()).await
     }
 }
 

@@ -17,6 +17,8 @@ pub use types::{
     Revision, Seen, Span, Txn, TxnOutcome, Write,
 };
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 /// A linearizable, durable key-value store with transactions, leases and watches.
@@ -65,6 +67,47 @@ pub trait CoordinationBackend: Send + Sync + 'static {
     /// `from` may lie in the future. An error, [`BackendError::Compacted`] among them, may come
     /// from here or from the first [`Watch::next`].
     async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>>;
+}
+
+/// A shared handle is the store that it points to.
+#[async_trait]
+impl<T: CoordinationBackend + ?Sized> CoordinationBackend for Arc<T> {
+    async fn range(
+        &self,
+        span: &Span,
+        limit: PageLimit,
+        at: Option<Revision>,
+    ) -> BackendResult<Page> {
+        (**self).range(span, limit, at).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
+        (**self).commit(txn).await
+    }
+
+    async fn commit_batch(
+        &self,
+        guard: &[Requirement],
+        txns: &[Txn],
+    ) -> BackendResult<BatchOutcome> {
+        (**self).commit_batch(guard, txns).await
+    }
+
+    async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
+        (**self).grant(ttl_ms).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
+        (**self).keep_alive(lease).await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
+        (**self).revoke(lease).await
+    }
+
+    async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>> {
+        (**self).watch(span, from).await
+    }
 }
 
 /// An open watch. Dropping it ends it.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::backend::{TxnOutcome, limits};
 use crate::job::spec::{JobSpec, SpecError};
 use crate::keys::partition_of;
-use crate::schedule::Calendars;
+use crate::schedule::{Calendars, Schedule};
 
 use super::change::{self, Change};
 use super::read::{self, Partition};
@@ -52,6 +52,13 @@ impl Control {
         prune: bool,
         progress: Progress<'_>,
     ) -> Result<ApplyReport, ControlError> {
+        // Some findings depend on what stands in the store: a schedule that has had its time is
+        // fine for a job that is there, and refused for a new one. All of them come before the
+        // first write.
+        let now_ms = self.now_ms();
+        if specs.iter().any(|spec| depends_on_the_store(spec, now_ms)) {
+            self.run_apply(&specs, prune, false, &|_, _| {}).await?;
+        }
         self.run_apply(&specs, prune, true, progress).await
     }
 
@@ -63,9 +70,13 @@ impl Control {
         progress: Progress<'_>,
     ) -> Result<ApplyReport, ControlError> {
         check(specs, self.now_ms())?;
+        let specs: Vec<JobSpec> = specs
+            .iter()
+            .map(|spec| spec.clone().with_dialect_decided())
+            .collect();
         let partitions = self.meta().await?.partitions;
         let mut by_partition: BTreeMap<u16, Vec<&JobSpec>> = BTreeMap::new();
-        for spec in specs {
+        for spec in &specs {
             by_partition
                 .entry(partition_of(&spec.id, partitions))
                 .or_default()
@@ -181,6 +192,11 @@ impl ApplyReport {
         self.deleted.extend(part.deleted);
         self.unchanged += part.unchanged;
     }
+}
+
+fn depends_on_the_store(spec: &JobSpec, now_ms: i64) -> bool {
+    let late_at = spec.schedule.at.is_some() && spec.start_deadline.is_some();
+    late_at || Schedule::check(&spec.schedule, now_ms, &Calendars::default()).is_err()
 }
 
 /// Checks everything; one bad job rejects the whole apply.

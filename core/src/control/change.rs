@@ -9,12 +9,12 @@ use crate::job::record::{
     SeqRecord, encode,
 };
 use crate::job::run::{RunState, SkipReason};
-use crate::job::spec::{JobSpec, SpecError};
+use crate::job::spec::{JobSpec, SpecError, schedule_error};
 use crate::job::{Definition, Job};
 use crate::keys::{AttemptKey, Keys};
 use crate::leader::fire::pending;
 use crate::plan::{first_undecided, owed};
-use crate::schedule::ScheduleKind;
+use crate::schedule::{Calendars, Schedule, ScheduleKind};
 use crate::time::compact;
 
 use super::types::{ControlError, PutOutcome, RunKind};
@@ -174,8 +174,11 @@ pub fn put(
         .max(current.last_generation);
     let created_ms = record.map_or(now_ms, |record| record.created_ms);
     let schedule = spec
-        .check(&crate::schedule::Calendars::default(), created_ms)
+        .check(&Calendars::default(), created_ms)
         .map_err(|findings| invalid(id, findings))?;
+    // A new definition must have something ahead of it; an old one may have had its time.
+    Schedule::check(&spec.schedule, now_ms, &Calendars::default())
+        .map_err(|error| invalid(id, vec![schedule_error(&error)]))?;
     let segment = Segment {
         from_ms,
         generation,

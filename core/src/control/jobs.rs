@@ -26,6 +26,7 @@ impl Control {
             .map_err(|findings| {
                 ControlError::Invalid(findings.into_iter().map(|f| (spec.id.clone(), f)).collect())
             })?;
+        let spec = spec.with_dialect_decided();
         let outcome = self
             .change(&spec.id, |heads, current, now_ms| {
                 let stands = current.modified.map(|revision| revision.0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::backend::{Entry, PageLimit, Requirement, Span, Txn, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, SeqRecord, decode, encode};
+use crate::job::record::{IdemRecord, RunRecord, SeqRecord, decode, encode};
 use crate::job::run::{FailReason, RunEvent, RunState};
 use crate::job::spec::{MAX_PAYLOAD_BYTES, Overlap, SpecError};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
@@ -16,11 +16,13 @@ use super::types::{ControlError, PageOf, RunFilter, RunKind, RunObject};
 use super::{Control, MAX_CONFLICTS, busy, read};
 
 impl Control {
-    /// Runs the job now. The same key again gives the same run, as long as its record is kept.
+    /// Runs the job now. The same key again gives the same run, as long as its record is kept, and
+    /// makes no other one for a day.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] while the job is paused or disabled,
-    /// or, with `overlap: skip`, while another run of it is not finished.
+    /// with `overlap: skip` while another run of it is not finished, or when the key's run has been
+    /// pruned.
     pub async fn trigger(
         &self,
         id: &str,
@@ -54,6 +56,12 @@ impl Control {
             if let Some(earlier) = self.attempts(partition, id, &run).await?.pop() {
                 return Ok(earlier);
             }
+            let idem_key = self.keys.idem(&run);
+            if self.store.get(&idem_key).await?.is_some() {
+                return Err(ControlError::Conflict(format!(
+                    "this key was used already: its run {run} has ended, and its record is pruned"
+                )));
+            }
             if job.record.paused.is_some() {
                 return Err(ControlError::Conflict(format!(
                     "job `{id}` is paused: `punctual job resume {id}` first"
@@ -86,7 +94,8 @@ impl Control {
                 ))
                 .require(Requirement::Absent(self.keys.run(&key)))
                 .put(seq_key, encode(&SeqRecord { seq: seq.seq + 1 }))
-                .put(self.keys.run(&key), encode(&record));
+                .put(self.keys.run(&key), encode(&record))
+                .put(idem_key, encode(&IdemRecord { created_ms: now_ms }));
             let alone = definition.spec.overlap == Overlap::Skip;
             if alone {
                 txn = txn.require(Requirement::Empty(self.keys.runs_of(partition, id)));

@@ -138,6 +138,14 @@ pub struct GoneRecord {
     pub deleted_ms: i64,
 }
 
+/// What is remembered for a day of a trigger, so that its key does not run the job again when the
+/// run's record is pruned already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdemRecord {
+    /// When the run was made.
+    pub created_ms: i64,
+}
+
 /// A place in a partition's stream of (instant, job). Everything up to and including it is
 /// decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

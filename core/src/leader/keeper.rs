@@ -20,7 +20,7 @@ use crate::env::race;
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
-use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::job::run::{FailReason, Owner, Phase, RunEvent, RunState, transition};
 use crate::job::spec::OnLost;
 use crate::keys::AttemptKey;
 use crate::recipe::view::{View, ViewEvent, forward};
@@ -338,6 +338,7 @@ impl Keeper {
         let Some(attempt) = self.runs.get(key).cloned() else {
             return Ok(());
         };
+        let phase = attempt.phase();
         let LeaderContext {
             store,
             keys,
@@ -374,13 +375,18 @@ impl Keeper {
         match self.authority.commit(&[txn]).await? {
             Ruling::Judged(_, outcomes) => {
                 if let Some(TxnOutcome::Applied { .. }) = outcomes.first() {
-                    tracing::warn!(
-                        run = key.run,
-                        attempt = key.attempt,
-                        event = event.name(),
-                        owner,
-                        "run ended or taken back by the leader"
-                    );
+                    let (run, attempt) = (&key.run, key.attempt);
+                    match transition(&phase, event) {
+                        Ok(Phase::Failed(reason)) => {
+                            tracing::warn!(run, attempt, %reason, owner, "run failed");
+                        }
+                        _ => tracing::warn!(
+                            run,
+                            attempt,
+                            owner,
+                            "run taken back, it had not started"
+                        ),
+                    }
                 }
                 // Either way the record that we knew is gone; the view brings its successor.
                 self.remove(key);
@@ -402,7 +408,7 @@ fn explain(event: &RunEvent, record: &RunRecord, owner: &str) -> String {
             "no live node serves queue `{}` and has {}",
             record.queue, record.needs
         ),
-        RunEvent::Abandon(_) => "no node had a free slot in time".into(),
+        RunEvent::Abandon(_) => "no node took it in time: none had a free slot, or none of them may run it (their logs say why)".into(),
         _ => String::new(),
     }
 }

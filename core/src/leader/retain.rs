@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
-use crate::job::record::{GoneRecord, JobRecord, RunRecord, decode};
+use crate::job::record::{GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
 use crate::keys::AttemptKey;
@@ -92,6 +92,7 @@ impl Retention {
             self.sweep = Some(context.keys.all_done());
             self.sweep_at_ms = now_ms + SWEEP_MS;
             forget_deleted(context, authority).await?;
+            forget_triggers(context, authority).await?;
             drop_old_definitions(context, authority).await?;
         }
         if let Some(rest) = self.sweep.take() {
@@ -238,6 +239,24 @@ async fn forget_deleted(context: &LeaderContext, authority: &Authority) -> Backe
             .take(DELETES_A_REQUEST)
             .fold(txn, |txn, def| txn.delete(def.key));
         let _ = authority.commit(&[txn.delete(entry.key)]).await?;
+    }
+    Ok(())
+}
+
+/// The keys of triggers are remembered for a day.
+async fn forget_triggers(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
+    let (store, keys) = (&context.store, &context.keys);
+    let (used, _) = store.list(&keys.idems(), None).await?;
+    let oldest = context.clock.now_ms().saturating_sub(GONE_MS);
+    let over: Vec<Entry> = used
+        .into_iter()
+        .filter(|entry| decode::<IdemRecord>(&entry.value).is_ok_and(|r| r.created_ms < oldest))
+        .collect();
+    for chunk in over.chunks(DELETES_A_REQUEST) {
+        let txn = chunk
+            .iter()
+            .fold(Txn::new(), |txn, entry| txn.delete(entry.key.clone()));
+        let _ = authority.commit(&[txn]).await?;
     }
     Ok(())
 }

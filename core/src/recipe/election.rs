@@ -6,7 +6,6 @@
 //! its term. So correctness never rests on who believes what, nor on clocks, nor on lease times.
 
 use crate::backend::{BackendError, Event, Span};
-use crate::job::record::{LeaderRecord, encode};
 
 use super::retry::{Backoff, Store};
 use super::session::{Opened, Session};
@@ -22,7 +21,7 @@ pub async fn campaign(
     key: &[u8],
     relist_ms: u64,
     ttl_ms: u64,
-    record: impl Fn() -> LeaderRecord,
+    value: impl Fn() -> Vec<u8> + Send,
 ) -> Session {
     // One small read, and all firing waits for it: a watch that lost the end of the last leader
     // must not cost a minute.
@@ -34,7 +33,7 @@ pub async fn campaign(
         while !vacant {
             vacant = is_vacant(&view.next().await).unwrap_or(vacant);
         }
-        match Session::open(store, key.to_vec(), encode(&record()), ttl_ms).await {
+        match Session::open(store, key.to_vec(), value(), ttl_ms).await {
             Ok(Opened::Ours(session)) => return session,
             // The view lags behind what the store just said: wait for its next word.
             Ok(Opened::Taken(_)) => vacant = false,

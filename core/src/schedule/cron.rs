@@ -162,7 +162,9 @@ impl Cron {
         self.never
     }
 
-    /// The same expression under other rules for changes of the clock.
+    /// The same expression under other rules for changes of the clock. An instant that
+    /// [`Gap::Skip`](super::Gap::Skip) skips is an instant here all the same; the
+    /// [`Schedule`](super::Schedule) around it knows the verdict.
     #[must_use]
     pub fn with_dst(mut self, dst: DstRules) -> Self {
         self.dst = dst;

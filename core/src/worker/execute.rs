@@ -223,9 +223,16 @@ async fn report(context: &WorkerContext, running: &Running, execution: &Executio
     let outcome = context.store.settle(&txn).await;
     let run = &attempt.key.run;
     match outcome {
-        Ok(TxnOutcome::Applied { .. }) => {
-            tracing::debug!(run, attempt = attempt.key.attempt, "reported");
-        }
+        Ok(TxnOutcome::Applied { .. }) => match &execution.failure {
+            None => tracing::debug!(run, attempt = attempt.key.attempt, "run succeeded"),
+            Some(failure) => tracing::warn!(
+                run,
+                attempt = attempt.key.attempt,
+                reason = failure.reason.as_str(),
+                error = failure.message,
+                "run failed"
+            ),
+        },
         Ok(TxnOutcome::Conflict { seen }) => {
             let done = seen.into_iter().nth(1).flatten();
             if is_ours(done.as_ref(), nonce) {

@@ -415,7 +415,7 @@ impl Worker {
     /// LOCKED -> PENDING: for another node, or for the leader to end in time.
     async fn decline(&mut self, attempt: Attempt, reason: &str) {
         tracing::warn!(run = attempt.key.run, reason, "not run here");
-        self.queue.avoid(&attempt.key);
+        self.queue.avoid(&attempt.key, self.context.clock.now_ms());
         let event = RunEvent::Decline(self.context.owner.clone());
         if let Ok(txn) = finish::give_back(&self.context.keys, &attempt, &event) {
             let settled = self.context.store.settle(&txn).await;

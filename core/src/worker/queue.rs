@@ -18,9 +18,12 @@ pub struct Queue {
     attempts: BTreeMap<AttemptKey, Attempt>,
     ready: BTreeSet<Rank>,
     later: BTreeSet<(i64, AttemptKey)>,
-    /// Declined here; offered again after the next full listing.
-    avoided: BTreeSet<AttemptKey>,
+    /// Declined here, and when to look at them again: a node may learn of a command meanwhile.
+    avoided: BTreeMap<AttemptKey, i64>,
 }
+
+/// A run that was declined is looked at again after so long.
+const AVOID_MS: i64 = 10_000;
 
 impl Queue {
     /// For a node that serves these queues with these executors.
@@ -40,7 +43,7 @@ impl Queue {
             attempts: BTreeMap::new(),
             ready: BTreeSet::new(),
             later: BTreeSet::new(),
-            avoided: BTreeSet::new(),
+            avoided: BTreeMap::new(),
         }
     }
 
@@ -48,30 +51,35 @@ impl Queue {
     pub fn offer(&mut self, attempt: Attempt) {
         self.remove(&attempt.key);
         let record = &attempt.record;
-        if !self.queues.contains(&record.queue)
-            || !self.needs.contains(&record.needs)
-            || self.avoided.contains(&attempt.key)
-        {
+        if !self.queues.contains(&record.queue) || !self.needs.contains(&record.needs) {
             return;
         }
         self.later
-            .insert((record.not_before_ms, attempt.key.clone()));
+            .insert((self.ready_ms(&attempt), attempt.key.clone()));
         self.attempts.insert(attempt.key.clone(), attempt);
+    }
+
+    /// When the attempt may be taken here.
+    fn ready_ms(&self, attempt: &Attempt) -> i64 {
+        let avoided = self.avoided.get(&attempt.key).copied();
+        attempt
+            .record
+            .not_before_ms
+            .max(avoided.unwrap_or(i64::MIN))
     }
 
     /// It is PENDING no more.
     pub fn remove(&mut self, key: &AttemptKey) {
         if let Some(attempt) = self.attempts.remove(key) {
-            self.later
-                .remove(&(attempt.record.not_before_ms, key.clone()));
+            self.later.remove(&(self.ready_ms(&attempt), key.clone()));
             self.ready.remove(&rank(&attempt));
         }
     }
 
-    /// It cannot run here.
-    pub fn avoid(&mut self, key: &AttemptKey) {
+    /// It cannot run here, for the time being.
+    pub fn avoid(&mut self, key: &AttemptKey, now_ms: i64) {
         self.remove(key);
-        self.avoided.insert(key.clone());
+        self.avoided.insert(key.clone(), now_ms + AVOID_MS);
     }
 
     /// Forgets everything, before a full listing is offered.

@@ -172,14 +172,8 @@ fn are_both_restricted(day: &str, weekday: &str) -> bool {
     !matches!(day, "*" | "?") && !matches!(weekday, "*" | "?")
 }
 
-/// The rule of ours that explains why a reader refuses a text or answers otherwise, if one does.
-/// `late` says that a fire of ours lies after 2100.
-pub(crate) fn departure(
-    reader: Reader,
-    text: &str,
-    dialect: Dialect,
-    late: bool,
-) -> Option<&'static str> {
+/// The rule of ours that explains why a reader refuses a text, if one does.
+pub(crate) fn departure(reader: Reader, text: &str, dialect: Dialect) -> Option<&'static str> {
     let (day, weekday) = day_fields(text);
     let any = |test: &dyn Fn(&Item, usize) -> bool| {
         fields(text).iter().any(|(place, field)| {
@@ -207,7 +201,7 @@ pub(crate) fn departure(
         any(&|item, place| place == 6 && item.from.max(item.to).is_some_and(|year| year > 2_100));
     match reader {
         Reader::Cron if special(day, 3) || special(weekday, 5) => Some("L, W and # are read"),
-        Reader::Cron if year_after_2100 || late => Some("years go on after 2100"),
+        Reader::Cron if year_after_2100 => Some("years go on after 2100"),
         Reader::Croner if day.contains("L-") => Some("Quartz has L-n and L-nW"),
         _ => None,
     }

@@ -21,7 +21,7 @@ use punctual_server::jobfile::{Format, JobFile, MAX_BYTES, Source};
 /// Lines of progress, for clients that ask for them.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 /// The most warnings in one answer.
-const MAX_WARNINGS: usize = 20;
+const MAX_WARNINGS: usize = 5;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -239,7 +239,9 @@ fn differences(old: &JobSpec, new: &JobSpec) -> Outcome<Vec<String>> {
         serde_json::to_value(spec).map_err(|e| Failure::new(Exit::Bug, e.to_string()))
     };
     let mut lines = Vec::new();
-    compare("", &json(old)?, &json(new)?, &mut lines);
+    // As it will be stored.
+    let new = new.clone().with_dialect_decided();
+    compare("", &json(old)?, &json(&new)?, &mut lines);
     Ok(lines)
 }
 
@@ -277,7 +279,9 @@ mod tests {
 
     #[test]
     fn differences_name_the_keys() {
-        let old = JobSpec::handler("a", "h").cron("0 * * * *");
+        let old = JobSpec::handler("a", "h")
+            .cron("0 * * * *")
+            .with_dialect_decided();
         let mut new = JobSpec::handler("a", "h").cron("5 * * * *");
         new.timeout = "5m".parse().unwrap();
         assert_eq!(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use punctual::job::run::RunState;
+use punctual::job::run::{FailReason, RunState};
 use punctual::keys::AttemptKey;
 
 use super::history::{History, Violation, token};
@@ -13,16 +13,21 @@ use crate::sim::ledger::Effect;
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut by_attempt: BTreeMap<(String, u32), Vec<&Effect>> = BTreeMap::new();
-    let mut by_run: BTreeMap<&str, Vec<&Effect>> = BTreeMap::new();
+    let uids = uids(history);
+    let uid = |effect: &Effect| uids.get(&effect.token).copied().unwrap_or(0);
+    let mut by_attempt: ByAttempt<'_> = BTreeMap::new();
+    let mut by_run: BTreeMap<(&str, u64), Vec<&Effect>> = BTreeMap::new();
     for effect in &history.observed.effects {
         by_attempt
-            .entry((effect.run.clone(), effect.attempt))
+            .entry((effect.run.clone(), effect.attempt, uid(effect)))
             .or_default()
             .push(effect);
-        by_run.entry(&effect.run).or_default().push(effect);
+        by_run
+            .entry((&effect.run, uid(effect)))
+            .or_default()
+            .push(effect);
     }
-    for ((run, attempt), starts) in by_attempt.iter().filter(|(_, starts)| starts.len() > 1) {
+    for ((run, attempt, _), starts) in by_attempt.iter().filter(|(_, starts)| starts.len() > 1) {
         let times: Vec<u64> = starts.iter().map(|e| e.start_ms).collect();
         violations.push(Violation::new(
             "at most one start an attempt",
@@ -51,11 +56,27 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         }
     }
     violations.extend(ends(history, &by_attempt));
-    violations.extend(tokens(&history.observed.effects));
-    for (run, effects) in by_run {
+    violations.extend(unique_tokens(&history.observed.effects));
+    for ((run, _), effects) in by_run {
+        violations.extend(growing_tokens(run, &effects));
         violations.extend(together(history, run, &effects));
     }
     violations
+}
+
+/// Executions by run, attempt and the uid of the job: a job that is deleted and made again may
+/// have the same run once more, when it has an `at` that has passed.
+type ByAttempt<'a> = BTreeMap<(String, u32, u64), Vec<&'a Effect>>;
+
+/// The uid of the job behind each token.
+fn uids(history: &History<'_>) -> BTreeMap<u64, u64> {
+    history
+        .steps()
+        .filter(|(_, done, _)| !done)
+        .filter_map(|(_, _, step)| step.after.as_ref())
+        .filter(|after| after.record.state == RunState::Running)
+        .map(|after| (token(after), after.record.job_uid))
+        .collect()
 }
 
 /// Token and time of each RUNNING record.
@@ -73,17 +94,20 @@ fn running(history: &History<'_>) -> BTreeMap<(String, u32), Vec<(u64, u64)>> {
     all
 }
 
-fn ends(
-    history: &History<'_>,
-    by_attempt: &BTreeMap<(String, u32), Vec<&Effect>>,
-) -> Vec<Violation> {
+fn ends(history: &History<'_>, by_attempt: &ByAttempt<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (revised, done, step) in history.steps() {
         let Some(after) = step.after.as_ref().filter(|_| done) else {
             continue;
         };
         let AttemptKey { run, attempt, .. } = &step.key;
-        let effects = by_attempt.get(&(run.clone(), *attempt));
+        let effects = by_attempt.get(&(run.clone(), *attempt, after.record.job_uid));
+        if after.record.failed == Some(FailReason::NotStarted) && effects.is_some() {
+            violations.push(Violation::new(
+                "not_started means that nothing ran",
+                format!("{run} attempt {attempt}: {effects:?}"),
+            ));
+        }
         if after.record.state == RunState::Success {
             let completed = effects.is_some_and(|effects| {
                 effects
@@ -109,8 +133,8 @@ fn ends(
     violations
 }
 
-/// Over all attempts of a run, and without repetition over the whole namespace.
-fn tokens(effects: &[Effect]) -> Vec<Violation> {
+/// Without repetition over the whole namespace.
+fn unique_tokens(effects: &[Effect]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut all: BTreeMap<u64, &Effect> = BTreeMap::new();
     for effect in effects {
@@ -121,21 +145,23 @@ fn tokens(effects: &[Effect]) -> Vec<Violation> {
             ));
         }
     }
-    let mut largest: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
-    let mut in_order: Vec<&Effect> = effects.iter().collect();
-    in_order.sort_by_key(|e| (e.run.as_str(), e.attempt));
-    for effect in in_order {
-        let last = largest
-            .insert(&effect.run, (effect.attempt, effect.token))
-            .unwrap_or_default();
-        if last.0 < effect.attempt && last.1 >= effect.token {
-            violations.push(Violation::new(
-                "tokens grow from attempt to attempt",
-                format!("{}: {last:?}, then {effect:?}", effect.run),
-            ));
-        }
-    }
     violations
+}
+
+/// A later attempt of a run has a larger token.
+fn growing_tokens(run: &str, effects: &[&Effect]) -> Vec<Violation> {
+    let mut in_order = effects.to_vec();
+    in_order.sort_by_key(|e| e.attempt);
+    in_order
+        .windows(2)
+        .filter(|pair| pair[0].attempt < pair[1].attempt && pair[0].token >= pair[1].token)
+        .map(|pair| {
+            Violation::new(
+                "tokens grow from attempt to attempt",
+                format!("{run}: {:?}, then {:?}", pair[0], pair[1]),
+            )
+        })
+        .collect()
 }
 
 /// Two executions of one run at once. A process that stood still, or that stood still shortly

@@ -113,22 +113,16 @@ fn expected(history: &History<'_>, life: &JobLife) -> BTreeMap<i64, Expected> {
     all
 }
 
-/// Whether the run was made by the change that brought an `at` that had passed.
+/// Whether the run was made by the very change that brought its `at`, which had passed.
 fn immediate(history: &History<'_>, life: &JobLife, decided: &Decided) -> bool {
-    let period = life
-        .periods
-        .iter()
-        .find(|p| p.generation == decided.generation && p.revision == decided.revision);
-    // The period may have been replaced by a later change at the same place.
-    let before_it = period.is_none_or(|p| decided.at_ms < p.from_ms);
-    before_it
-        && history
-            .spec(&life.id, decided.generation, decided.revision)
-            .is_some_and(|spec| {
-                spec.schedule.at.is_some()
-                    && instants(spec, 0, decided.at_ms, decided.at_ms + 1)
-                        .is_some_and(|found| found == [decided.at_ms])
-            })
+    let key = (life.id.clone(), decided.generation);
+    let puts = history.definitions.get(&key).map_or(&[][..], Vec::as_slice);
+    puts.iter().any(|(put, spec)| {
+        *put == decided.revision
+            && spec.schedule.at.is_some()
+            && instants(spec, 0, decided.at_ms, decided.at_ms + 1)
+                .is_some_and(|found| found == [decided.at_ms])
+    })
 }
 
 fn judge(
@@ -163,6 +157,10 @@ fn judge(
             ));
         }
         let mut inside = 0;
+        if immediate(history, life, decided) {
+            *at_once.entry(decided.at_ms).or_default() += 1;
+            continue;
+        }
         for (at, _) in expected.range(decided.from_ms..=decided.at_ms) {
             // A run that stands for several has a skip record for the others beside it, also when
             // it is skipped itself in the end.
@@ -176,10 +174,6 @@ fn judge(
             continue;
         }
         match expected.get(&decided.at_ms) {
-            _ if immediate(history, life, decided) => {
-                *at_once.entry(decided.at_ms).or_default() += 1;
-                continue;
-            }
             None => violations.push(Violation::new(
                 "no phantom",
                 format!(

@@ -1,7 +1,7 @@
 //! Legal edges only, terminal records immutable, each attempt created once, one cursor that only
 //! goes forward.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use punctual::job::run::RunState::{self, Failed, Locked, Pending, Running, Skipped, Success};
 use punctual::keys::AttemptKey;
@@ -12,8 +12,9 @@ use super::history::{Change, History, Revised, Step, Violation};
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut made: BTreeMap<AttemptKey, u64> = BTreeMap::new();
-    let mut ended: BTreeSet<AttemptKey> = BTreeSet::new();
+    // With the uid: the id of a job that was deleted may be used again.
+    let mut made: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
+    let mut ended: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
     for revised in &history.revisions {
         for change in &revised.changes {
             match change {
@@ -21,24 +22,20 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     partition,
                     before: Some(before),
                     after,
-                } => {
-                    if after
-                        .as_ref()
-                        .is_none_or(|after| after.position <= before.position)
-                    {
-                        violations.push(Violation::new(
-                            "the cursor goes forward",
-                            format!(
-                                "partition {partition}, revision {}: {before:?} -> {after:?}",
-                                revised.revision
-                            ),
-                        ));
-                    }
+                } if after
+                    .as_ref()
+                    .is_none_or(|after| after.position <= before.position) =>
+                {
+                    violations.push(Violation::new(
+                        "the cursor goes forward",
+                        format!(
+                            "partition {partition}, revision {}: {before:?} -> {after:?}",
+                            revised.revision
+                        ),
+                    ));
                 }
                 Change::Run(step) => {
-                    if step.before.is_none()
-                        && made.insert(step.key.clone(), revised.revision).is_some()
-                    {
+                    if step.before.is_none() && !made.insert(identity(step)) {
                         violations.push(Violation::new(
                             "an attempt is created once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -53,7 +50,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                             format!("{:?} at revision {}", step.key, revised.revision),
                         ));
                     }
-                    if step.before.is_none() && !ended.insert(step.key.clone()) {
+                    if step.before.is_none() && !ended.insert(identity(step)) {
                         violations.push(Violation::new(
                             "an attempt ends once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -79,6 +76,17 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             .map(|what| Violation::new("records are readable", what.clone())),
     );
     violations
+}
+
+fn identity(step: &Step) -> (AttemptKey, u64) {
+    let uid = step.after.as_ref().map_or(0, |after| {
+        if after.record.job_uid == 0 {
+            after.created
+        } else {
+            after.record.job_uid
+        }
+    });
+    (step.key.clone(), uid)
 }
 
 fn edge(revised: &Revised, step: &Step) -> Option<Violation> {

@@ -5,9 +5,9 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::ablation::Ablation;
-use super::chaos;
 use super::schedule::Plan;
 use super::world::{Observed, simulate};
+use super::{chaos, scenario};
 use crate::check::{Violation, check, history};
 
 /// What to run.
@@ -65,7 +65,15 @@ impl Options {
             match arg.as_str() {
                 "--seeds" => options.seeds = number(value()?)?,
                 "--start" => options.start = number(value()?)?,
-                "--scenario" => options.scenario = value()?,
+                "--scenario" => {
+                    options.scenario = value()?;
+                    if !scenario::ALL
+                        .iter()
+                        .any(|(name, _)| *name == options.scenario)
+                    {
+                        return Err(format!("no scenario `{}`", options.scenario));
+                    }
+                }
                 "--naive" => options.naive = true,
                 "--twice" => options.twice = true,
                 "--verbose" => options.verbose = true,
@@ -90,7 +98,7 @@ impl Options {
     /// The plan of one seed.
     #[must_use]
     pub fn plan(&self, seed: u64) -> Plan {
-        let mut plan = chaos::plan(seed);
+        let mut plan = scenario::plan(&self.scenario, seed).unwrap_or_else(|| chaos::plan(seed));
         plan.ablation = self.ablation;
         plan.naive = self.naive;
         if let Some((faults, ops)) = &self.keep {

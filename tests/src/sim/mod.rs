@@ -10,6 +10,7 @@ pub mod faults;
 pub mod ledger;
 pub mod operator;
 pub mod rng;
+pub mod scenario;
 pub mod schedule;
 pub mod tap;
 pub mod wire;

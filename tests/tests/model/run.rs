@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use punctual::backend::{
-    BackendError, BackendResult, BatchOutcome, Changes, CoordinationBackend, LeaseId, PageLimit,
-    Revision, Span, TxnOutcome, Watch,
+    BackendError, BackendResult, Changes, CoordinationBackend, LeaseId, PageLimit, Revision, Span,
+    Watch,
 };
 use punctual::env::Env as _;
 use punctual::model::{Answer, Model, Operation, Restored, Retention, Revised};
@@ -15,6 +15,7 @@ use punctual_memory::MemoryBackend;
 use punctual_sled::{Options, SledBackend};
 use punctual_tests::manual::ManualEnv;
 
+use crate::counts::Counts;
 use crate::steps::{Sense, Step, span};
 
 /// A backend under test.
@@ -99,60 +100,6 @@ impl Subject for Sled {
     fn reopen(&mut self) {
         self.store.close();
         self.store = SledBackend::open(self.place.path(), self.env.shared(), self.options).unwrap();
-    }
-}
-
-/// How often things happened, over all sequences.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    applied: u64,
-    conflicts: u64,
-    rejected: u64,
-    leases_lost: u64,
-    compacted: u64,
-    batches_judged: u64,
-    guards_failed: u64,
-    leases_ended: u64,
-    changes_watched: u64,
-    watches_ended: u64,
-    watches_quiet: u64,
-    requests: u64,
-}
-
-impl Counts {
-    fn note(&mut self, answer: &BackendResult<Answer>) {
-        self.requests += 1;
-        let count = match answer {
-            Ok(Answer::Txn(TxnOutcome::Applied { .. })) => &mut self.applied,
-            Ok(Answer::Txn(TxnOutcome::Conflict { .. })) => &mut self.conflicts,
-            Ok(Answer::Batch(BatchOutcome::Judged { .. })) => &mut self.batches_judged,
-            Ok(Answer::Batch(BatchOutcome::GuardFailed { .. })) => &mut self.guards_failed,
-            Err(BackendError::Rejected(_)) => &mut self.rejected,
-            Err(BackendError::LeaseLost) => &mut self.leases_lost,
-            Err(BackendError::Compacted { .. }) => &mut self.compacted,
-            _ => return,
-        };
-        *count += 1;
-    }
-
-    /// A run that never met one of them would prove nothing about it.
-    pub(crate) fn check(self) {
-        println!("{self:#?}");
-        for count in [
-            self.applied,
-            self.conflicts,
-            self.rejected,
-            self.leases_lost,
-            self.compacted,
-            self.batches_judged,
-            self.guards_failed,
-            self.leases_ended,
-            self.changes_watched,
-            self.watches_ended,
-            self.watches_quiet,
-        ] {
-            assert!(count * 500 > self.requests, "{self:#?}");
-        }
     }
 }
 

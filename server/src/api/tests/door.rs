@@ -169,7 +169,7 @@ async fn findings_say_where_and_what() {
     assert_eq!(
         found,
         [
-            (3, 24, "schedule.cron"),
+            (3, 25, "schedule.cron"),
             (4, 31, "history.keep_success"),
             (5, 25, "retry.attempts"),
         ],

@@ -1,0 +1,337 @@
+//! What is wrong with a definition, as far as it can be told without a store.
+
+use serde::Serialize;
+
+use crate::schedule::{Calendars, Schedule, ScheduleKind};
+
+use super::{CommandSpec, JobSpec, OnLost, Overlap};
+
+/// What is wrong with a definition: where, what, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct SpecError {
+    /// The key inside the job: `schedule.cron`, `retry.attempts`.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// For texts with positions inside (a cron expression): 1-based character.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<usize>,
+}
+
+impl SpecError {
+    /// An error at a key.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+            hint: None,
+            at: None,
+        }
+    }
+
+    /// Adds what to write instead.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The longest job id.
+pub const MAX_ID_LEN: usize = 63;
+/// The largest payload, as JSON text. It must fit the environment of a command.
+pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
+
+/// Whether `id` is `[a-z0-9][a-z0-9._-]{0,62}`.
+#[must_use]
+pub fn is_valid_id(id: &str) -> bool {
+    let mut bytes = id.bytes();
+    id.len() <= MAX_ID_LEN
+        && bytes
+            .next()
+            .is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        && bytes.all(|b| {
+            b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-')
+        })
+}
+
+impl JobSpec {
+    /// Checks everything that can be checked without a store, in the order of the file, and
+    /// compiles the schedule.
+    ///
+    /// # Errors
+    /// Every finding, not only the first.
+    pub fn check(&self, calendars: &Calendars, anchor_ms: i64) -> Result<Schedule, Vec<SpecError>> {
+        let mut errors = Vec::new();
+        self.check_identity(&mut errors);
+        let schedule = match Schedule::compile(&self.schedule, anchor_ms, calendars) {
+            Ok(schedule) => Some(schedule),
+            Err(e) => {
+                errors.push(schedule_error(&e));
+                None
+            }
+        };
+        if let Some(schedule) = &schedule {
+            // One that has fired for the last time is not dead: its file stays valid.
+            if schedule.never_fires() {
+                let reason = Schedule::check(&self.schedule, anchor_ms, calendars).err();
+                errors.push(reason.as_ref().map_or_else(
+                    || SpecError::new("schedule", "the schedule never fires"),
+                    schedule_error,
+                ));
+            }
+            if matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
+                errors.push(not_yet(
+                    "schedule.after_finish",
+                    "use `every` with `overlap: skip`",
+                ));
+            }
+        }
+        self.check_run(&mut errors);
+        self.check_policies(&mut errors);
+        self.check_later(&mut errors);
+        match schedule {
+            Some(schedule) if errors.is_empty() => Ok(schedule),
+            _ => Err(errors),
+        }
+    }
+
+    fn check_identity(&self, errors: &mut Vec<SpecError>) {
+        if !is_valid_id(&self.id) {
+            let shown: String = self.id.chars().take(80).collect();
+            errors.push(
+                SpecError::new("id", format!("`{shown}` is not a job id")).hint(
+                    "1 to 63 characters: lower case letters, digits, `.`, `_`, `-`; the first is a letter or digit",
+                ),
+            );
+        }
+        if self.name.as_ref().is_some_and(|name| name.len() > 256) {
+            errors.push(SpecError::new("name", "longer than 256 bytes"));
+        }
+        if self.labels.len() > 64 {
+            errors.push(SpecError::new("labels", "more than 64 labels"));
+        }
+        for (key, value) in &self.labels {
+            if key.is_empty() || key.len() > 63 || value.len() > 256 {
+                errors.push(SpecError::new(
+                    format!("labels.{key}"),
+                    "a label's name has 1 to 63 bytes, its value at most 256",
+                ));
+            }
+        }
+    }
+
+    fn check_run(&self, errors: &mut Vec<SpecError>) {
+        let run = &self.run;
+        let given = [
+            run.command.is_some(),
+            run.http.is_some(),
+            run.handler.is_some(),
+        ];
+        if given.iter().filter(|given| **given).count() != 1 {
+            errors.push(
+                SpecError::new("run", "needs exactly one of `command`, `http`, `handler`")
+                    .hint("for example  run: { command: [\"/usr/bin/true\"] }"),
+            );
+        }
+        match &run.command {
+            Some(CommandSpec::Argv(argv)) if argv.first().is_none_or(String::is_empty) => {
+                errors.push(
+                    SpecError::new("run.command", "an empty command")
+                        .hint("a list of program and arguments: [\"/usr/bin/report\", \"--all\"]"),
+                );
+            }
+            Some(CommandSpec::Argv(argv)) if argv.iter().any(|a| a.contains('\0')) => {
+                errors.push(SpecError::new(
+                    "run.command",
+                    "an argument contains a NUL character",
+                ));
+            }
+            Some(CommandSpec::Named(name)) if name.trim().is_empty() || name.contains(' ') => {
+                errors.push(
+                    SpecError::new(
+                        "run.command",
+                        "a text names a command declared under `commands:`, it is never given to a shell",
+                    )
+                    .hint("write a list: [\"sh\", \"-c\", \"...\"] if you really want a shell"),
+                );
+            }
+            _ => {}
+        }
+        for (key, value) in &run.env {
+            if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+                errors.push(SpecError::new(
+                    format!("run.env.{key}"),
+                    "not a valid environment variable",
+                ));
+            } else if key.starts_with("PUNCTUAL_") {
+                errors.push(SpecError::new(
+                    format!("run.env.{key}"),
+                    "names with PUNCTUAL_ are set by the scheduler",
+                ));
+            }
+        }
+        if run.command.is_none() && !run.env.is_empty() {
+            errors.push(SpecError::new(
+                "run.env",
+                "only a command has an environment",
+            ));
+        }
+        if run
+            .handler
+            .as_ref()
+            .is_some_and(|name| name.trim().is_empty())
+        {
+            errors.push(SpecError::new("run.handler", "an empty name"));
+        }
+        if self.payload.to_string().len() > MAX_PAYLOAD_BYTES {
+            errors.push(
+                SpecError::new(
+                    "payload",
+                    format!("larger than {MAX_PAYLOAD_BYTES} bytes as JSON"),
+                )
+                .hint("keep the data elsewhere and pass a reference to it"),
+            );
+        }
+    }
+
+    fn check_policies(&self, errors: &mut Vec<SpecError>) {
+        if self.timeout.ms() == 0 {
+            errors.push(SpecError::new("timeout", "must be longer than 0"));
+        }
+        if self.on_lost == OnLost::Retry && !self.idempotent {
+            errors.push(
+                SpecError::new(
+                    "on_lost",
+                    "`retry` may run the job twice when a worker vanishes",
+                )
+                .hint("say `idempotent: true` if that does no harm, else use `on_lost: fail`"),
+            );
+        }
+        if !(1..=100).contains(&self.attempts()) {
+            errors.push(
+                SpecError::new("retry.attempts", "must be 1 to 100")
+                    .hint("every execution counts: 1 means no retry"),
+            );
+        }
+        if !(1.0..=100.0).contains(&self.retry.factor) {
+            errors.push(SpecError::new("retry.factor", "must be 1 to 100"));
+        }
+        if !(-10..=10).contains(&self.priority) {
+            errors.push(SpecError::new("priority", "must be -10 to 10"));
+        }
+        if !is_valid_id(&self.queue) {
+            errors.push(
+                SpecError::new("queue", format!("`{}` is not a queue name", self.queue))
+                    .hint("the same characters as a job id"),
+            );
+        }
+        for (key, value) in [
+            ("keep_success", self.history.keep_success),
+            ("keep_failed", self.history.keep_failed),
+            ("keep_skipped", self.history.keep_skipped),
+        ] {
+            if !(1..=100_000).contains(&value) {
+                errors.push(SpecError::new(
+                    format!("history.{key}"),
+                    "must be 1 to 100000",
+                ));
+            }
+        }
+        if self.history.keep_for.ms() < 60_000 {
+            errors.push(SpecError::new("history.keep_for", "must be at least 1m"));
+        }
+        if self.unclaimed_after.ms() < 1_000 {
+            errors.push(SpecError::new("unclaimed_after", "must be at least 1s"));
+        }
+        if self
+            .start_deadline
+            .is_some_and(|deadline| deadline.ms() == 0)
+        {
+            errors.push(SpecError::new("start_deadline", "must be longer than 0"));
+        }
+    }
+
+    /// Keys whose names are fixed but which this version does not have: a clear no beats a job
+    /// that does something else than its file says.
+    fn check_later(&self, errors: &mut Vec<SpecError>) {
+        if matches!(self.overlap, Overlap::Queue | Overlap::Replace) {
+            errors.push(not_yet(
+                "overlap",
+                "`queue` and `replace` are to come; use `skip` or `allow`",
+            ));
+        }
+        if self.queue_limit.is_some() {
+            errors.push(not_yet("queue_limit", "leave it out"));
+        }
+        if self.concurrency.is_some() {
+            errors.push(not_yet(
+                "concurrency",
+                "use `overlap: skip` for at most one run at a time",
+            ));
+        }
+        if self.fan_out.is_some() {
+            errors.push(not_yet("fan_out", "define one job for each part"));
+        }
+        if self.broadcast {
+            errors.push(not_yet(
+                "broadcast",
+                "define one job with its own queue for each node",
+            ));
+        }
+        if !self.after.is_empty() {
+            errors.push(not_yet(
+                "after",
+                "trigger the second job from the first one",
+            ));
+        }
+        if !self.notify.is_empty() {
+            errors.push(not_yet(
+                "notify",
+                "watch `punctual run ls --state FAILED -o json`",
+            ));
+        }
+        if self.run.http.is_some() {
+            errors.push(not_yet("run.http", "call the URL from a command"));
+        }
+    }
+}
+
+fn not_yet(path: &str, hint: &str) -> SpecError {
+    SpecError::new(path, "not supported by this version").hint(hint)
+}
+
+pub(crate) fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecError {
+    // A field of the expression (`minute`) is no key of the file.
+    let key = matches!(
+        error.field,
+        "every"
+            | "after_finish"
+            | "at"
+            | "timezone"
+            | "dialect"
+            | "dst"
+            | "start"
+            | "end"
+            | "exclude"
+            | "jitter"
+    );
+    let (path, message) = match (key, error.field) {
+        (true, field) => (format!("schedule.{field}"), error.message.clone()),
+        (false, "cron" | "schedule") => ("schedule.cron".into(), error.message.clone()),
+        (false, field) => (
+            "schedule.cron".into(),
+            format!("{field}: {}", error.message),
+        ),
+    };
+    SpecError {
+        path,
+        message,
+        hint: error.hint.clone(),
+        at: error.at,
+    }
+}

@@ -1,0 +1,219 @@
+//! Named scenarios: the same world and the same checks, with the faults of one story.
+
+use punctual::duration::Millis;
+use punctual::job::spec::{JobSpec, OnLost};
+use serde_json::json;
+
+use super::chaos;
+use super::faults::{Cut, Rates, Trouble, Window};
+use super::rng::Rng;
+use super::schedule::{Fault, NodePlan, Op, Plan};
+use super::workload::{self, HANDLER};
+
+/// Every scenario, and what it tells.
+pub const ALL: &[(&str, &str)] = &[
+    ("default", "everything at once, drawn from the seed"),
+    (
+        "paused-leader",
+        "the leader stands still and wakes, again and again",
+    ),
+    (
+        "cut-leader",
+        "a leader is cut from the store, one way or both",
+    ),
+    (
+        "two-believers",
+        "a leader loses its lease and is paused before it hears",
+    ),
+    (
+        "lease-loss",
+        "leases end without reason while work is running",
+    ),
+    (
+        "late-writes",
+        "requests arrive long after their senders gave up",
+    ),
+    (
+        "clock-year-ahead",
+        "the clock of a running node jumps a year ahead",
+    ),
+    (
+        "sessions",
+        "sessions end while the watches that would tell are stalled",
+    ),
+    ("triggers", "triggers on a network that repeats and delays"),
+    (
+        "boots-a-year-ahead",
+        "a node starts with a clock a year ahead (a known gap)",
+    ),
+];
+
+const HEAL_MS: u64 = 180_000;
+
+/// The plan of a seed; `None` when there is no such scenario.
+#[must_use]
+pub fn plan(name: &str, seed: u64) -> Option<Plan> {
+    if name == "default" {
+        return Some(chaos::plan(seed));
+    }
+    ALL.iter().find(|(known, _)| *known == name)?;
+    let root = Rng::new(seed).branch(name, 0);
+    let mut rng = root.branch("scenario", 0);
+    let epoch_ms = 1_772_323_200_000 - 60_000 + rng.between(0, 999);
+    let mut plan = Plan {
+        seed,
+        scenario: name.into(),
+        epoch_ms,
+        nodes: (0..3).map(|_| node(&mut rng)).collect(),
+        relist_ms: 60_000,
+        faults: Vec::new(),
+        ops: workload::operations(&mut root.branch("workload", 0), 3, epoch_ms, HEAL_MS),
+        heal_ms: HEAL_MS,
+        end_ms: HEAL_MS + chaos::SETTLE_MS,
+        ablation: None,
+        naive: false,
+    };
+    match name {
+        "sessions" => plan.ops = steady_jobs(),
+        "triggers" => plan.ops = triggers(&mut rng),
+        "boots-a-year-ahead" => plan.nodes[1].offset_ms = 365 * 86_400_000,
+        _ => {}
+    }
+    for _ in 0..rng.range(3, 9) {
+        let at = rng.range(10_000, HEAL_MS - 20_000);
+        plan.faults.extend(faults(&mut rng, name, at));
+    }
+    if matches!(name, "late-writes" | "triggers") {
+        plan.faults
+            .extend((0..3).map(|node| (0, bad_network(node))));
+    }
+    plan.faults.sort_by_key(|(at, _)| *at);
+    Some(plan)
+}
+
+fn node(rng: &mut Rng) -> NodePlan {
+    NodePlan {
+        mono_base_ms: rng.range(0, 10_000_000),
+        drift_ppm: 0,
+        offset_ms: rng.between(-300, 300),
+        slots: 32,
+        start_ms: rng.range(0, 2_000),
+    }
+}
+
+fn link(node: usize, from_ms: u64, length_ms: u64, trouble: Trouble) -> Fault {
+    let until_ms = (from_ms + length_ms).min(HEAL_MS);
+    Fault::Link {
+        node,
+        window: Window {
+            from_ms,
+            until_ms,
+            trouble,
+        },
+    }
+}
+
+fn bad_network(node: usize) -> Fault {
+    let rates = Rates {
+        late: 100,
+        duplicate: 200,
+        unknown: 50,
+        unknown_not: 50,
+        ..Rates::default()
+    };
+    link(node, 0, HEAL_MS, Trouble::Lossy(rates))
+}
+
+fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
+    let node = rng.index(3);
+    match name {
+        "paused-leader" => vec![(
+            at,
+            Fault::PauseLeader {
+                for_ms: rng.range(500, 30_000),
+            },
+        )],
+        "cut-leader" => {
+            let cut = rng.pick(&[Cut::Both, Cut::Replies, Cut::Requests]);
+            vec![(
+                at,
+                link(node, at, rng.range(2_000, 40_000), Trouble::Cut(cut)),
+            )]
+        }
+        "two-believers" => {
+            let for_ms = rng.range(200, 9_000);
+            let before = rng.range(0, 50);
+            vec![
+                (at, Fault::PauseLeader { for_ms }),
+                (at.saturating_sub(before), Fault::RevokeLeader),
+            ]
+        }
+        "lease-loss" => vec![
+            (at, Fault::RevokeNode { node }),
+            (at + rng.range(0, 5_000), Fault::RevokeLeader),
+        ],
+        "late-writes" => vec![(
+            at,
+            Fault::CrashLeader {
+                down_ms: rng.range(100, 20_000),
+            },
+        )],
+        "clock-year-ahead" => vec![
+            (
+                at,
+                Fault::Step {
+                    node,
+                    ms: 365 * 86_400_000,
+                },
+            ),
+            (at + rng.range(5_000, 50_000), Fault::Step { node, ms: 0 }),
+        ],
+        "sessions" => {
+            let gone = at + rng.range(500, 4_000);
+            let mut all: Vec<(u64, Fault)> = (0..3)
+                .map(|other| {
+                    // The end of the session is still seen, its renewal is not.
+                    let from = gone + rng.range(10, 400);
+                    (from, link(other, from, 1, Trouble::WatchStall))
+                })
+                .collect();
+            all.push((gone, Fault::RevokeNode { node }));
+            all
+        }
+        _ => vec![],
+    }
+}
+
+fn steady_jobs() -> Vec<(u64, usize, Op)> {
+    (0..4)
+        .map(|index| {
+            let mut spec = JobSpec::handler(format!("job-{index}"), HANDLER).cron("*/2 * * * * *");
+            spec.timeout = Millis::from_secs(60);
+            if index % 2 == 0 {
+                spec.on_lost = OnLost::Retry;
+                spec.idempotent = true;
+            }
+            let ms = 9_000 + 7_000 * index;
+            spec.payload = json!({ "does": "ok", "ms": ms });
+            (3_000 + index, 0, Op::Put(Box::new(spec)))
+        })
+        .collect()
+}
+
+fn triggers(rng: &mut Rng) -> Vec<(u64, usize, Op)> {
+    let mut ops: Vec<(u64, usize, Op)> = (0..3)
+        .map(|index| {
+            let mut spec = JobSpec::handler(format!("job-{index}"), HANDLER);
+            spec.payload = json!({ "does": "ok", "ms": 0 });
+            spec.history.keep_success = 1;
+            (3_000 + index, 0, Op::Put(Box::new(spec)))
+        })
+        .collect();
+    for n in 0..120 {
+        let id = format!("job-{}", rng.range(0, 3));
+        let op = Op::Trigger(id, format!("key-{n}"));
+        ops.push((rng.range(20_000, HEAL_MS), rng.index(3), op));
+    }
+    ops.sort_by_key(|(at, ..)| *at);
+    ops
+}
