@@ -10,5 +10,6 @@
 
 pub mod check;
 pub mod conformance;
+pub mod etcd;
 pub mod manual;
 pub mod sim;
