@@ -1,7 +1,8 @@
 //! A namespace's first transaction: `meta`, and all cursors and logs of changes with it.
 
 use crate::backend::{BackendError, BackendResult, Requirement, Txn, TxnOutcome};
-use crate::job::record::{ChangesRecord, CursorRecord, Meta, decode, encode};
+use crate::job::record::{ChangesRecord, CursorRecord, Meta, RunRecord, decode, encode};
+use crate::job::run::RunState;
 use crate::keys::Keys;
 use crate::recipe::retry::{Backoff, Store};
 use crate::schedule::tzdb_version;
@@ -95,4 +96,61 @@ pub async fn raise_tzdb(store: &Store, keys: &Keys, meta: &Meta) -> BackendResul
         .require(Requirement::Modified(keys.meta(), entry.modified))
         .put(keys.meta(), encode(&raised));
     store.settle(&txn).await.map(|_| ())
+}
+
+/// What a restored namespace stands at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The new epoch.
+    pub epoch: u8,
+    /// Everything up to here was decided when the copy was made, in every partition. Instants behind
+    /// it are decided again, and may have run before.
+    pub decided_until_ms: i64,
+    /// Runs that were RUNNING: whether they ended since, nobody knows.
+    pub running: Vec<String>,
+}
+
+/// To be called once after the namespace was restored from a copy, before a node starts: bumps the
+/// epoch, so that fencing tokens go on growing although revisions repeat.
+///
+/// # Errors
+/// Those of the store; [`BackendError::Broken`] when there is no namespace, and after 255 restores.
+pub async fn after_restore(store: &Store, keys: &Keys) -> BackendResult<Restored> {
+    let entry = store
+        .get(&keys.meta())
+        .await?
+        .ok_or_else(|| BackendError::Broken("there is no namespace in this store".into()))?;
+    let meta: Meta =
+        decode(&entry.value).map_err(|e| BackendError::Broken(format!("`meta`: {e}")))?;
+    let epoch = meta
+        .epoch
+        .checked_add(1)
+        .ok_or_else(|| BackendError::Broken("it was restored 255 times".into()))?;
+    let txn = Txn::new()
+        .require(Requirement::Modified(keys.meta(), entry.modified))
+        .put(keys.meta(), encode(&Meta { epoch, ..meta }));
+    if let TxnOutcome::Conflict { .. } = store.settle(&txn).await? {
+        return Err(BackendError::Broken(
+            "somebody else changes `meta`: stop all nodes first".into(),
+        ));
+    }
+    let (cursors, _) = store.list(&keys.cursors(), None).await?;
+    let decided_until_ms = cursors
+        .iter()
+        .filter_map(|entry| decode::<CursorRecord>(&entry.value).ok())
+        .map(|cursor| cursor.position.at_ms)
+        .min()
+        .unwrap_or(0);
+    let (runs, _) = store.list(&keys.runs(), None).await?;
+    let running = runs
+        .iter()
+        .filter_map(|entry| decode::<RunRecord>(&entry.value).ok())
+        .filter(|run| run.state == RunState::Running)
+        .map(|run| run.run)
+        .collect();
+    Ok(Restored {
+        epoch,
+        decided_until_ms,
+        running,
+    })
 }
