@@ -22,19 +22,17 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     partition,
                     before: Some(before),
                     after,
-                } => {
-                    if after
-                        .as_ref()
-                        .is_none_or(|after| after.position <= before.position)
-                    {
-                        violations.push(Violation::new(
-                            "the cursor goes forward",
-                            format!(
-                                "partition {partition}, revision {}: {before:?} -> {after:?}",
-                                revised.revision
-                            ),
-                        ));
-                    }
+                } if after
+                    .as_ref()
+                    .is_none_or(|after| after.position <= before.position) =>
+                {
+                    violations.push(Violation::new(
+                        "the cursor goes forward",
+                        format!(
+                            "partition {partition}, revision {}: {before:?} -> {after:?}",
+                            revised.revision
+                        ),
+                    ));
                 }
                 Change::Run(step) => {
                     if step.before.is_none() && !made.insert(identity(step)) {
