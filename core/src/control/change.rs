@@ -219,8 +219,8 @@ pub fn put(
             return Err(invalid(id, vec![full]));
         }
         next.at_seen_ms.push(at_ms);
-        let owed = old.is_some_and(|job| is_owed(job, &heads.cursor, at_ms));
-        if at_ms < from_ms && !segment.paused && !owed {
+        let decided = old.is_some_and(|job| has_instant(job, at_ms));
+        if at_ms < from_ms && !segment.paused && !decided {
             immediate = Some(past_at(spec, at_ms, now_ms)?);
         }
     }
@@ -272,7 +272,7 @@ pub fn put(
             )
         };
         let key = attempt_key(partition, &run);
-        // The older definition may have fired at this very instant: then it is done, and the
+        // A definition of long ago may have fired at this very instant: then it is done, and the
         // change is made all the same.
         change.ops.push(Op::Choose {
             require: vec![
@@ -291,11 +291,10 @@ pub fn put(
     Ok((outcome, Some(change)))
 }
 
-/// Whether the job's older definitions have this instant, and it is not decided yet: then the
-/// leader decides it.
-fn is_owed(job: &Job, cursor: &CursorRecord, at_ms: i64) -> bool {
-    let before = Position::end_of(at_ms.saturating_sub(1));
-    first_undecided(job, &cursor.position.clone().max(before)) == Some(at_ms)
+/// Whether the job's older definitions have this instant: then it is theirs, decided or about to
+/// be. (Its record may be pruned, so the absence of a run proves nothing.)
+fn has_instant(job: &Job, at_ms: i64) -> bool {
+    first_undecided(job, &Position::end_of(at_ms.saturating_sub(1))) == Some(at_ms)
 }
 
 /// An `at` that has passed fires at once, unless it is older than the job allows.

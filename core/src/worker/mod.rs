@@ -216,6 +216,11 @@ impl Worker {
 
     fn offer(&mut self, entry: &Entry) {
         match Attempt::read(&self.context.keys, entry) {
+            // Old news of what runs here already (a listing may be newer than the watch): claiming
+            // it again would replace, and so abort, the execution.
+            Some(attempt) if self.held.contains_key(&attempt.key) => {
+                self.queue.remove(&attempt.key);
+            }
             Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
             Some(attempt) => self.queue.remove(&attempt.key),
             None => {}
@@ -260,6 +265,9 @@ impl Worker {
         let mut txns = Vec::new();
         let mut records = Vec::new();
         for attempt in wanted {
+            if self.held.contains_key(&attempt.key) {
+                continue;
+            }
             let claim = finish::claim(&self.context.keys, &attempt, &self.context.owner, now_ms);
             let Ok((txn, record)) = claim else { continue };
             txns.push(txn);

@@ -29,3 +29,6 @@ pub fn check(observed: &Observed) -> Vec<Violation> {
     violations.extend(liveness::check(&history));
     violations
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The checkers on a small right history, and on the same history with one thing wrong.
+
+use punctual::backend::Event;
+use punctual::job::record::{CursorRecord, Position, RunRecord, decode, encode};
+use punctual::job::run::RunState;
+use punctual::job::spec::JobSpec;
+use punctual::keys::Keys;
+use serde_json::json;
+
+use super::check;
+use crate::sim::schedule::{NodePlan, Op, Plan};
+use crate::sim::workload::HANDLER;
+use crate::sim::world::{NAMESPACE, Observed, simulate};
+
+/// One node, one job every ten seconds, nothing goes wrong.
+fn right() -> Observed {
+    let mut spec = JobSpec::handler("job", HANDLER).cron("*/10 * * * * *");
+    spec.payload = json!({ "does": "ok", "ms": 100 });
+    let observed = simulate(&Plan {
+        seed: 1,
+        scenario: "calm".into(),
+        epoch_ms: 1_772_323_200_000,
+        nodes: vec![NodePlan {
+            mono_base_ms: 0,
+            drift_ppm: 0,
+            offset_ms: 0,
+            slots: 4,
+            start_ms: 0,
+        }],
+        relist_ms: 60_000,
+        faults: vec![],
+        ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
+        heal_ms: 60_000,
+        end_ms: 90_000,
+        ablation: None,
+        naive: false,
+    });
+    assert_eq!(check(&observed), []);
+    assert!(observed.effects.len() >= 6, "{:?}", observed.effects);
+    observed
+}
+
+fn finds(observed: &Observed, invariant: &str) {
+    let found = check(observed);
+    assert!(
+        found
+            .iter()
+            .any(|violation| violation.invariant == invariant),
+        "{invariant}: {found:#?}"
+    );
+}
+
+/// Places in the log of the puts under `run/` or `done/` in this state.
+fn puts(observed: &Observed, state: RunState) -> Vec<(usize, usize)> {
+    let keys = Keys::new(NAMESPACE);
+    let mut found = Vec::new();
+    for (at, logged) in observed.log.iter().enumerate() {
+        for (index, event) in logged.events.iter().enumerate() {
+            if let Event::Put(entry) = event
+                && keys.parse_attempt(&entry.key).is_some()
+                && decode::<RunRecord>(&entry.value).is_ok_and(|r| r.state == state)
+            {
+                found.push((at, index));
+            }
+        }
+    }
+    found
+}
+
+fn rewrite(observed: &mut Observed, at: (usize, usize), change: impl Fn(&mut RunRecord)) {
+    if let Event::Put(entry) = &mut observed.log[at.0].events[at.1] {
+        let mut record: RunRecord = decode(&entry.value).unwrap();
+        change(&mut record);
+        entry.value = encode(&record);
+    }
+}
+
+#[test]
+fn a_fire_that_is_left_out_is_a_miss() {
+    let mut observed = right();
+    let (at, index) = puts(&observed, RunState::Pending)[2];
+    observed.log[at].events.remove(index);
+    finds(&observed, "no miss");
+}
+
+#[test]
+fn a_fire_of_another_second_is_a_phantom_and_a_miss() {
+    let mut observed = right();
+    let at = puts(&observed, RunState::Pending)[2];
+    rewrite(&mut observed, at, |record| record.scheduled_ms += 1_000);
+    finds(&observed, "no phantom");
+    finds(&observed, "no miss");
+}
+
+#[test]
+fn a_decision_before_its_time_is_early() {
+    let mut observed = right();
+    let (at, _) = puts(&observed, RunState::Pending)[2];
+    observed.log[at].at_ms -= 3_000;
+    finds(&observed, "never early");
+}
+
+#[test]
+fn two_decisions_for_one_instant_are_a_duplicate() {
+    let mut observed = right();
+    let fires = puts(&observed, RunState::Pending);
+    let mut again = observed.log[fires[1].0].events[fires[1].1].clone();
+    if let Event::Put(entry) = &mut again {
+        entry.key = [&entry.key[..entry.key.len() - 5], b"x/0001"].concat();
+    }
+    observed.log[fires[2].0].events.push(again);
+    finds(&observed, "no duplicate");
+}
+
+#[test]
+fn an_attempt_that_comes_back_is_seen() {
+    let mut observed = right();
+    let fires = puts(&observed, RunState::Pending);
+    let again = observed.log[fires[0].0].events[fires[0].1].clone();
+    observed.log[fires[3].0].events.push(again);
+    finds(&observed, "an attempt is created once");
+}
+
+#[test]
+fn a_skipped_edge_is_illegal() {
+    let mut observed = right();
+    let at = puts(&observed, RunState::Locked)[0];
+    rewrite(&mut observed, at, |record| record.state = RunState::Running);
+    finds(&observed, "legal edges only");
+}
+
+#[test]
+fn a_terminal_record_that_changes_is_seen() {
+    let mut observed = right();
+    let done = puts(&observed, RunState::Success);
+    let again = observed.log[done[0].0].events[done[0].1].clone();
+    observed.log[done[1].0].events.push(again);
+    finds(&observed, "terminal records never change");
+}
+
+#[test]
+fn a_cursor_that_goes_back_is_seen() {
+    let mut observed = right();
+    let keys = Keys::new(NAMESPACE);
+    let last = observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+        .rfind(|event| keys.cursors().contains(event.key()));
+    if let Some(Event::Put(entry)) = last {
+        let mut cursor: CursorRecord = decode(&entry.value).unwrap();
+        cursor.position = Position::end_of(0);
+        entry.value = encode(&cursor);
+    }
+    finds(&observed, "the cursor goes forward");
+}
+
+#[test]
+fn a_cursor_moved_by_somebody_else_is_seen() {
+    let mut observed = right();
+    let (at, _) = puts(&observed, RunState::Pending)[1];
+    observed.log[at].writer = Some(99);
+    finds(&observed, "leaders write under their own term");
+}
+
+#[test]
+fn a_second_start_is_seen() {
+    let mut observed = right();
+    let again = observed.effects[0].clone();
+    observed.effects.push(again);
+    finds(&observed, "at most one start an attempt");
+    finds(&observed, "two executions of one run never overlap");
+    finds(&observed, "tokens are unique");
+}
+
+#[test]
+fn a_success_without_its_effect_is_seen() {
+    let mut observed = right();
+    observed.effects[0].completed = false;
+    finds(&observed, "SUCCESS implies a completed effect");
+}
+
+#[test]
+fn an_effect_before_running_is_seen() {
+    let mut observed = right();
+    observed.effects[0].start_ms = 0;
+    finds(&observed, "RUNNING is durable before the code starts");
+}
+
+#[test]
+fn a_claim_without_a_session_is_seen() {
+    let mut observed = right();
+    let keys = Keys::new(NAMESPACE);
+    for logged in &mut observed.log {
+        logged
+            .events
+            .retain(|event| !keys.nodes().contains(event.key()));
+    }
+    finds(&observed, "claims and starts only under a live session");
+}
+
+#[test]
+fn a_run_of_a_job_that_is_gone_is_seen() {
+    let mut observed = right();
+    let at = puts(&observed, RunState::Pending)[1];
+    rewrite(&mut observed, at, |record| record.job_uid = 999);
+    finds(&observed, "nothing is created after a pause or delete");
+}
+
+#[test]
+fn a_change_that_is_acknowledged_and_not_there_is_seen() {
+    let mut observed = right();
+    observed.asked[0].op = Op::Pause("job".into());
+    finds(&observed, "acknowledged writes are durable");
+}
+
+#[test]
+fn a_cluster_without_a_leader_is_seen() {
+    let mut observed = right();
+    let leader = Keys::new(NAMESPACE).leader();
+    for logged in &mut observed.log {
+        logged.events.retain(|event| event.key() != leader);
+    }
+    finds(&observed, "after healing, a living node leads");
+}

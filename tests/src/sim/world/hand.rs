@@ -1,0 +1,143 @@
+//! The hand that breaks things.
+
+use std::sync::atomic::Ordering;
+
+use futures_util::FutureExt;
+use punctual::backend::{CoordinationBackend, Revision};
+use punctual::cancel::StopCause;
+use punctual::job::record::{LeaderRecord, decode};
+use punctual::job::run::Owner;
+use punctual::keys::Keys;
+
+use super::{Event, Life, NAMESPACE, Slot, World};
+use crate::sim::executor::Proc;
+use crate::sim::schedule::Fault;
+
+impl World<'_> {
+    fn leader(&self) -> Option<usize> {
+        let key = Keys::new(NAMESPACE).leader();
+        let entries = self.store.entries().ok()?;
+        let entry = entries.iter().find(|entry| entry.key == key)?;
+        let record: LeaderRecord = decode(&entry.value).ok()?;
+        self.slots
+            .iter()
+            .position(|slot| self.owner_of(slot) == Some(record.owner.clone()))
+    }
+
+    fn owner_of(&self, slot: &Slot) -> Option<Owner> {
+        let lives = self.lives.lock().unwrap();
+        Some(lives.get(&slot.proc?)?.owner.clone())
+    }
+
+    pub(super) fn fault(&mut self, fault: &Fault) {
+        let now = self.executor.now_ms();
+        if now > self.plan.heal_ms {
+            return;
+        }
+        match *fault {
+            Fault::Link { .. } => {}
+            Fault::Crash { node, down_ms } => {
+                self.count("crash");
+                self.kill(node);
+                self.at(now + down_ms, Event::Start(node));
+            }
+            Fault::CrashLeader { down_ms } => {
+                if let Some(node) = self.leader() {
+                    self.count("leader crash");
+                    self.kill(node);
+                    self.at(now + down_ms, Event::Start(node));
+                }
+            }
+            Fault::Leave { node, down_ms } => {
+                if let Some(stop) = &self.slots[node].stop {
+                    stop.stop(StopCause::Cancelled);
+                    self.slots[node].leaving = true;
+                    self.count("graceful leave");
+                    // What is not gone by then is killed, as an init system does.
+                    self.at(
+                        now + down_ms,
+                        Event::Fault(Fault::Crash { node, down_ms: 100 }),
+                    );
+                }
+            }
+            Fault::Pause { node, for_ms } => self.pause(node, for_ms),
+            Fault::PauseLeader { for_ms } => {
+                if let Some(node) = self.leader() {
+                    self.pause(node, for_ms);
+                }
+            }
+            Fault::RevokeNode { node } => {
+                if let Some(owner) = self.owner_of(&self.slots[node]) {
+                    let key = Keys::new(NAMESPACE).node(&owner.node, &owner.incarnation);
+                    self.revoke(&key);
+                }
+            }
+            Fault::RevokeLeader => self.revoke(&Keys::new(NAMESPACE).leader()),
+            Fault::ProlongLeases => {
+                self.count("leases prolonged");
+                for lease in self.store.leases().unwrap_or_default() {
+                    let _ = self.store.keep_alive(lease).now_or_never();
+                }
+            }
+            Fault::Step { node, ms } => {
+                self.count("clock step");
+                let offset = self.plan.nodes[node].offset_ms + ms;
+                self.slots[node]
+                    .clock
+                    .offset_ms
+                    .store(offset, Ordering::SeqCst);
+            }
+            Fault::Compact { keep } => {
+                self.count("compaction");
+                self.drain_tap();
+                if let Ok(revision) = self.store.revision() {
+                    let _ = self
+                        .store
+                        .compact(Revision(revision.0.saturating_sub(keep).max(1)));
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, index: usize, for_ms: u64) {
+        let now = self.executor.now_ms();
+        let Some(proc) = self.slots[index].proc else {
+            return;
+        };
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&proc) {
+            close_pause(life, now);
+            life.paused.push((now, u64::MAX));
+        }
+        self.count("pause");
+        self.executor.pause(proc);
+        self.at(now + for_ms, Event::Resume(proc));
+    }
+
+    pub(super) fn resume(&mut self, proc: Proc) {
+        self.executor.resume(proc);
+        let now = self.executor.now_ms();
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&proc) {
+            close_pause(life, now);
+        }
+    }
+
+    fn revoke(&mut self, key: &[u8]) {
+        let entries = self.store.entries().unwrap_or_default();
+        let lease = entries
+            .iter()
+            .find(|entry| entry.key == key)
+            .and_then(|entry| entry.lease);
+        if let Some(lease) = lease {
+            self.count("spurious revoke");
+            let _ = self.store.revoke(lease).now_or_never();
+            self.drain_tap();
+        }
+    }
+}
+
+/// Ends the last pause, if it is open.
+pub(super) fn close_pause(life: &mut Life, now: u64) {
+    if let Some(last) = life.paused.last_mut() {
+        last.1 = last.1.min(now);
+    }
+}

@@ -1,0 +1,151 @@
+//! Simulations in `cargo test`: some fresh seeds, every scenario, and the seeds that once failed.
+//! The long campaigns are the business of the binary `sim`.
+#![allow(
+    clippy::expect_used,
+    reason = "a failed check panics, that is its answer"
+)]
+
+use punctual_tests::check::check;
+use punctual_tests::sim::ablation::Ablation;
+use punctual_tests::sim::campaign::only;
+use punctual_tests::sim::scenario;
+use punctual_tests::sim::schedule::Plan;
+use punctual_tests::sim::world::simulate;
+
+fn plan(name: &str, seed: u64) -> Plan {
+    scenario::plan(name, seed).expect("a scenario")
+}
+
+fn holds(plan: &Plan) {
+    let observed = simulate(plan);
+    assert!(!observed.log.is_empty(), "nothing happened");
+    let violations = check(&observed);
+    assert!(
+        violations.is_empty(),
+        "seed {} of {}: {:#?}\nreplay: cargo run --release -p punctual-tests --bin sim -- --seeds 1 --start {} --scenario {}",
+        plan.seed,
+        plan.scenario,
+        &violations[..violations.len().min(5)],
+        plan.seed,
+        plan.scenario
+    );
+}
+
+#[test]
+fn fresh_seeds_hold() {
+    (20_000..20_012).for_each(|seed| holds(&plan("default", seed)));
+}
+
+/// Split brain by name: leaders that are paused, cut off, deposed without knowing it, late.
+#[test]
+fn split_brain_scenarios_hold() {
+    for name in [
+        "paused-leader",
+        "cut-leader",
+        "two-believers",
+        "lease-loss",
+        "late-writes",
+        "clock-year-ahead",
+    ] {
+        (0..2).for_each(|seed| holds(&plan(name, seed)));
+    }
+}
+
+/// Each of these was a bug; see docs/simulation.md.
+#[test]
+fn seeds_that_failed_once_hold() {
+    for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013] {
+        holds(&plan("default", seed));
+    }
+    holds(&plan("paused-leader", 9));
+}
+
+/// The harness sees what each safeguard is for: without it, the checkers must fail.
+fn caught(name: &str, ablation: Ablation, seeds: u64, invariant: &str) {
+    let found = (0..seeds).any(|seed| {
+        let mut plan = plan(name, seed);
+        plan.ablation = Some(ablation);
+        check(&simulate(&plan))
+            .iter()
+            .any(|violation| violation.invariant == invariant)
+    });
+    assert!(
+        found,
+        "without {ablation:?} nothing failed in {seeds} seeds"
+    );
+}
+
+#[test]
+fn without_the_term_a_deposed_leader_writes() {
+    caught(
+        "default",
+        Ablation::Term,
+        30,
+        "leaders write under their own term",
+    );
+}
+
+#[test]
+fn without_the_cursor_instants_are_decided_twice() {
+    caught("default", Ablation::Cursor, 10, "no duplicate");
+}
+
+#[test]
+fn without_changes_a_pause_is_not_final() {
+    let invariant = "nothing is created after a pause or delete";
+    caught("default", Ablation::Changes, 30, invariant);
+}
+
+#[test]
+fn without_the_run_revision_a_run_starts_twice() {
+    caught(
+        "default",
+        Ablation::RunRevision,
+        5,
+        "at most one start an attempt",
+    );
+}
+
+#[test]
+fn without_the_session_the_dead_claim() {
+    let invariant = "claims and starts only under a live session";
+    caught("default", Ablation::Session, 30, invariant);
+}
+
+#[test]
+fn without_absence_the_living_are_recovered() {
+    let invariant = "recovery only from an absent session";
+    caught("sessions", Ablation::AbsentSession, 5, invariant);
+}
+
+#[test]
+fn without_the_counter_a_late_trigger_runs_again() {
+    caught("triggers", Ablation::Seq, 20, "an attempt is created once");
+}
+
+#[test]
+fn without_emptiness_runs_overlap() {
+    caught(
+        "default",
+        Ablation::Overlap,
+        5,
+        "overlap: skip is respected",
+    );
+}
+
+#[test]
+fn unknown_taken_for_conflict_gives_back_what_ran() {
+    let invariant = "not_started means that nothing ran";
+    caught("late-writes", Ablation::UnknownIsConflict, 10, invariant);
+}
+
+/// A failure can be made smaller and still fails: what the binary prints is a real replay.
+#[test]
+fn a_smaller_schedule_is_part_of_the_larger() {
+    let whole = plan("default", 1);
+    let all: Vec<usize> = (0..whole.faults.len()).collect();
+    let ops: Vec<usize> = (0..whole.ops.len()).collect();
+    let same = only(&whole, &all, &ops);
+    assert_eq!(simulate(&whole).fingerprint, simulate(&same).fingerprint);
+    assert!(only(&whole, &[], &ops).faults.is_empty());
+}
