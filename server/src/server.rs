@@ -69,7 +69,10 @@ impl Server {
         let url = format!("http://{}", reachable(address));
         settings.address = Some(url.clone());
         let mode = config.commands;
-        let commands = Arc::new(NodeCommands::new(mode, config.data_dir.clone(), file));
+        let commands = Arc::new(
+            NodeCommands::new(mode, config.data_dir.clone(), file)
+                .with_files(config.args.jobs.clone().unwrap_or_default()),
+        );
         let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
@@ -86,7 +89,7 @@ impl Server {
             control: control.clone(),
             tokens: tokens.into(),
             store: store.clone(),
-            commands: Arc::clone(&commands) as Arc<dyn CommandExecutor>,
+            commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
         let (canceller, shutdown) = Canceller::new();
@@ -107,9 +110,12 @@ impl Server {
         })
     }
 
-    /// The node's files were read again.
-    pub(crate) fn declare(&self, file: &JobFile) {
-        self.commands.replace(file);
+    /// Reads the node's files again; the jobs in them.
+    pub(crate) fn read_files_again(&self) -> Outcome<Vec<JobSpec>> {
+        let (file, gone) = self.commands.read_again()?;
+        let (commands, control) = (Arc::clone(&self.commands), self.control.clone());
+        tokio::spawn(async move { commands.warn_of_gone(&control, gone).await });
+        Ok(file.jobs)
     }
 
     /// Tells the node to resign, claim no more and finish what runs.

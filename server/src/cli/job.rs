@@ -12,7 +12,7 @@ use punctual::job::spec::{CommandSpec, JobSpec};
 use super::args::{Common, JobCommand, TriggerArgs};
 use super::failure::{Exit, Failure, Outcome};
 use super::{connect, run};
-use crate::api::RunWithAttempts;
+use crate::api::{Deleted, RunWithAttempts};
 use crate::client::{Call, Client, escape};
 use crate::files::{hex, random};
 use crate::output::{Output, View, say};
@@ -182,8 +182,18 @@ async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[S
             .bytes(Method::DELETE, &path(job, ""), Call::default())
             .await
         {
-            Ok(_) if output.is_data() => output.line(job)?,
-            Ok(_) => output.line(&format!("job {job} deleted"))?,
+            Ok(answer) => {
+                if output.is_data() {
+                    output.line(job)?;
+                } else {
+                    output.line(&format!("job {job} deleted"))?;
+                }
+                // Most deletions have nothing to tell.
+                let told = serde_json::from_slice::<Deleted>(&answer).unwrap_or_default();
+                for warning in told.warnings {
+                    output.note(&format!("warning: {warning}"));
+                }
+            }
             Err(failure) => {
                 if result.is_err() || jobs.len() > 1 {
                     say(&format!("punctual: {job}: {failure}"));

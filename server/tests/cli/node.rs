@@ -302,6 +302,44 @@ fn a_command_that_the_node_does_not_know_is_not_run() {
     });
     place.run(&["job", "trigger", "later", "--wait"]).ok();
     assert!(place.path("later").exists());
+    // What went out of the files is still there, and nobody would run it.
+    wait_for("the warning", || {
+        let log = node.log();
+        (log.contains("still in the store") && log.contains("tick")).then_some(())
+    });
+}
+
+/// The first thing that people do: change the file that the node was started with, and apply it.
+#[test]
+fn the_nodes_own_file_may_be_edited_and_applied() {
+    let place = Place::new();
+    let write = |word: &str| {
+        place.write(
+            "jobs.yaml",
+            format!("jobs:\n  - id: hello\n    run: {{ command: [echo, {word}] }}\n"),
+        );
+    };
+    write("one");
+    let node = serve(&place, "log");
+    write("two");
+    let applied = place.run(&["apply", "-f", "jobs.yaml"]);
+    assert!(!applied.err.contains("warning"), "{applied:?}");
+    let done = place
+        .run(&["job", "trigger", "hello", "--wait", "-o", "json"])
+        .json();
+    assert_eq!(done["output_tail"], "two\n");
+    // Another file declares nothing, and the warning says what would.
+    place.write(
+        "other.yaml",
+        "jobs:\n  - id: hello\n    run: { command: [echo, three] }\n",
+    );
+    let applied = place.run(&["apply", "-f", "other.yaml"]);
+    let kill = format!("kill -HUP {}", node.child.id());
+    assert!(applied.err.contains(&kill), "{applied:?}");
+    // A job of the node's own files comes back.
+    let removed = place.run(&["job", "rm", "hello", "--yes"]);
+    assert_eq!(removed.out, "job hello deleted\n", "{removed:?}");
+    assert!(removed.err.contains("it comes back with"), "{removed:?}");
 }
 
 #[test]
