@@ -154,7 +154,7 @@ pub(crate) struct ServeConfig {
 }
 
 pub(crate) const DEFAULT_PORT: u16 = 7717;
-const DEFAULT_DIR: &str = "./punctual-data";
+pub(crate) const DEFAULT_DIR: &str = "./punctual-data";
 
 impl ServeArgs {
     /// Takes from `other` what is not given here.

@@ -72,17 +72,8 @@ fn greet(server: &Server, data_dir: &Path) {
     }
     say(&format!(
         "  next: {} job ls (then: apply -f jobs.yaml, run ls, status)",
-        client_command(&server.url, "punctual")
+        server.client_command("punctual")
     ));
-}
-
-/// How to call the client so that it finds the server at `url`.
-pub(crate) fn client_command(url: &str, program: &str) -> String {
-    if url.ends_with(&format!(":{}", crate::config::DEFAULT_PORT)) {
-        program.to_owned()
-    } else {
-        format!("{program} --server {url}")
-    }
 }
 
 async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcome {

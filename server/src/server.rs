@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
-use crate::config::{DurabilityMode, ServeConfig, StoreAt};
+use crate::config::{DEFAULT_PORT, DurabilityMode, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
 use punctual_server::jobfile::JobFile;
 
@@ -38,6 +38,7 @@ pub(crate) struct Server {
     /// Made at this start: to be shown once.
     pub(crate) new_token: Option<String>,
     commands: Arc<NodeCommands>,
+    data_dir: std::path::PathBuf,
     state_file: Option<std::path::PathBuf>,
     canceller: Canceller,
     node: JoinHandle<Result<(), BackendError>>,
@@ -100,6 +101,7 @@ impl Server {
             store,
             new_token: is_new.then_some(token),
             commands,
+            data_dir: config.data_dir.clone(),
             state_file,
             canceller,
             node: tokio::spawn(node.run(shutdown)),
@@ -121,6 +123,19 @@ impl Server {
     /// Tells the node to resign, claim no more and finish what runs.
     pub(crate) fn begin_stop(&self) {
         self.canceller.stop(StopCause::Cancelled);
+    }
+
+    /// How to call the client so that it surely finds this server.
+    pub(crate) fn client_command(&self, program: &str) -> String {
+        let default = format!(":{DEFAULT_PORT}");
+        if self.state_file.is_none() {
+            // Then only the data directory tells where the server is.
+            format!("{program} --data-dir {}", self.data_dir.display())
+        } else if self.url.ends_with(&default) && crate::discover::is_the_only_one(&self.url) {
+            program.to_owned()
+        } else {
+            format!("{program} --server {}", self.url)
+        }
     }
 
     /// Waits until the node has ended, by itself or after `begin_stop`.

@@ -16,7 +16,7 @@ use punctual::backend::CoordinationBackend;
 use punctual::cancel::Canceller;
 use punctual::control::{Control, JobObject, JobState, PageOf, RunObject};
 use punctual::env::TokioEnv;
-use punctual::handler::{CommandExecutor, Executors, HandlerError, RunContext};
+use punctual::handler::{Executors, HandlerError, RunContext};
 use punctual::job::run::RunState;
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
