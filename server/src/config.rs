@@ -14,7 +14,7 @@ use crate::cli::failure::{Failure, Outcome};
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServeArgs {
-    /// Where the data is: sled:PATH, memory: or etcd://HOST:PORT,HOST:PORT/NAMESPACE
+    /// Where the data is: sled:PATH or memory: (etcd:// is not in this version yet)
     /// [default: sled:./punctual-data].
     #[arg(long, env = "PUNCTUAL_STORE", value_name = "STORE")]
     pub(crate) store: Option<String>,
