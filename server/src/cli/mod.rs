@@ -73,7 +73,7 @@ fn block_on<T>(command: impl Future<Output = Outcome<T>>) -> Outcome<T> {
 
 /// A client of the server that the options name, or that is found.
 fn connect(common: &Common) -> Outcome<Client> {
-    Client::new(crate::discover::find(common)?, common.timeout.into())
+    Client::new(crate::discover::find(common)?, common.answer_timeout())
 }
 
 fn version(output: &Output) -> Outcome {

@@ -100,6 +100,17 @@ fn a_day_in_the_life_of_a_node() {
             .ok()
             .contains("5 0 * * * Asia/Shanghai")
     );
+    let shown = place.run(&["job", "show", "tick"]).ok();
+    for line in [
+        "Overlap: allow",
+        "Misfire: latest",
+        "Catch up: 10m",
+        "Retry: no, 1 attempt",
+        "On lost: fail",
+        "History: 1000 success, 50 failed, 50 skipped, for 30d",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
     let yaml = place.run(&["job", "show", "daily", "-o", "yaml"]).ok();
     assert!(yaml.contains("timezone: Asia/Shanghai"), "{yaml}");
 
@@ -171,7 +182,17 @@ fn a_day_in_the_life_of_a_node() {
             .contains("holiday")
     );
     place.run(&["job", "trigger", "daily"]).fails(4, "paused");
+    assert_eq!(
+        place
+            .run(&["job", "pause", "daily", "--reason", "other"])
+            .ok(),
+        "job daily was paused already: holiday\n"
+    );
     place.run(&["job", "resume", "daily"]).ok();
+    assert_eq!(
+        place.run(&["job", "resume", "daily"]).ok(),
+        "job daily is not paused\n"
+    );
     let ended = tick["run_id"].as_str().unwrap();
     place.run(&["run", "cancel", ended]).fails(4, "");
     place.write("wrong", "pt_wrong\n");
@@ -340,6 +361,26 @@ fn the_nodes_own_file_may_be_edited_and_applied() {
     let removed = place.run(&["job", "rm", "hello", "--yes"]);
     assert_eq!(removed.out, "job hello deleted\n", "{removed:?}");
     assert!(removed.err.contains("it comes back with"), "{removed:?}");
+}
+
+#[test]
+fn waiting_ends_with_the_timeout_and_attempts_are_counted() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: long\n    run: { command: [sleep, \"60\"] }\n  - id: twice\n    \
+         run: { command: [\"false\"] }\n    retry: { attempts: 2, backoff: 100ms }\n",
+    );
+    let _node = serve(&place, "log");
+    let started = Instant::now();
+    let waited = place.run(&["job", "trigger", "long", "--wait", "--timeout", "1s"]);
+    assert!(waited.err.contains("punctual run show"), "{waited:?}");
+    waited.fails(7, "it goes on");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    let failed = place.run(&["job", "trigger", "twice", "--wait"]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let listed = place.run(&["run", "ls"]);
+    assert_eq!(listed.err, "2 runs, 3 attempts listed\n", "{listed:?}");
 }
 
 #[test]
