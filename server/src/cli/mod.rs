@@ -3,6 +3,7 @@
 mod apply;
 pub(crate) mod args;
 mod check;
+mod dump;
 mod explain;
 pub(crate) mod failure;
 mod job;

@@ -428,10 +428,29 @@ fn the_store_can_be_taken_out_and_put_back() {
     place
         .run(&["store", "export", "--store", "sled:none"])
         .fails(2, "no database here");
-    fs::rename(place.path("data"), place.path("old")).unwrap();
+    // What fails leaves nothing that the next try trips over.
     place
-        .run(&["store", "import", "--store", "sled:data", "dump.jsonl"])
-        .ok();
+        .run(&["store", "export", "--store", "sled:none", "second.jsonl"])
+        .fails(2, "no database here");
+    assert!(!place.path("second.jsonl").exists());
+    place
+        .run(&["store", "export", "--store", "sled:data", "dump.jsonl"])
+        .fails(2, "exists");
+    fs::rename(place.path("data"), place.path("old")).unwrap();
+    let cut = dump.lines().take(20).collect::<Vec<_>>().join("\n");
+    place.write("cut.jsonl", format!("{cut}\n{{\"key\":"));
+    place
+        .run(&["store", "import", "--store", "sled:data", "cut.jsonl"])
+        .fails(2, "line 21");
+    assert!(!place.path("data").exists());
+    let imported = place.run(&["store", "import", "--store", "sled:data", "dump.jsonl"]);
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert!(
+        imported
+            .err
+            .contains("can run twice: look at what ran\n  since 2"),
+        "{imported:?}"
+    );
     place.write("jobs.yaml", "jobs: []\n");
     let _node = serve(&place, "log2");
     assert_eq!(
