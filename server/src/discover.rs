@@ -6,7 +6,7 @@ use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::config::DEFAULT_DIR;
 use crate::files::{ClientFile, read_json, state_dir};
-use crate::probe::{Knock, knock};
+use crate::probe::{Knock, knock, knock_at};
 
 /// Where the server is and how to get in.
 pub(crate) fn find(common: &Common) -> Outcome<ClientFile> {
@@ -118,7 +118,11 @@ fn by_data_dir(dir: &Path) -> Outcome<ClientFile> {
 fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
     let (own, mut known) = candidates(state_dir, here);
     if known.len() > 1 {
+        let asked = urls(&known).join(", ");
         known = answering(known);
+        if known.is_empty() {
+            return Err(not_running(&format!("no server answers at {asked}")));
+        }
     }
     match known.as_slice() {
         [] => Err(not_running("no server runs on this machine")),
@@ -153,14 +157,24 @@ fn candidates(state_dir: Option<&Path>, here: &Path) -> (Option<ClientFile>, Vec
     (own, known)
 }
 
+/// Those that live; if none does, those that may be too busy to answer.
 fn answering(known: Vec<ClientFile>) -> Vec<ClientFile> {
-    let urls: Vec<String> = known.iter().map(|file| file.url.clone()).collect();
-    let alive = crate::probe::alive(&urls);
-    let pairs = known.into_iter().zip(alive);
-    pairs
-        .filter(|(_, alive)| *alive)
-        .map(|(file, _)| file)
-        .collect()
+    let knocks = knock_at(&urls(&known));
+    let with = |wanted| {
+        let pairs = known.iter().zip(&knocks);
+        let found = pairs.filter(|(_, knock)| **knock == wanted);
+        found.map(|(file, _)| file.clone()).collect::<Vec<_>>()
+    };
+    let alive = with(Knock::Alive);
+    if alive.is_empty() {
+        with(Knock::Unknown)
+    } else {
+        alive
+    }
+}
+
+fn urls(files: &[ClientFile]) -> Vec<String> {
+    files.iter().map(|file| file.url.clone()).collect()
 }
 
 /// Whether commands without options reach the server at `url`, from whatever directory.
@@ -255,6 +269,17 @@ mod tests {
         std::fs::create_dir(dir.path().join("here")).unwrap();
         write(&dir.path().join("here/client.json"), &second, "c");
         assert_eq!(find(&[], dir.path(), None).unwrap().token, "c");
+    }
+
+    #[test]
+    fn when_all_were_killed_it_says_where_it_looked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dead(), dead());
+        write(&dir.path().join("1.json"), &first, "a");
+        write(&dir.path().join("2.json"), &second, "b");
+        let failure = find(&[], dir.path(), None).unwrap_err();
+        assert_eq!(failure.exit, Exit::Unreachable);
+        assert!(failure.message.contains(&first) && failure.message.contains(&second));
     }
 
     #[test]

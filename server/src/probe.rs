@@ -26,16 +26,16 @@ pub(crate) fn knock(url: &str) -> Knock {
     })
 }
 
-/// Knocks at all of them at once, and says which live.
-pub(crate) fn alive(urls: &[String]) -> Vec<bool> {
+/// Knocks at all of them at once.
+pub(crate) fn knock_at(urls: &[String]) -> Vec<Knock> {
     std::thread::scope(|scope| {
         let knocks: Vec<_> = urls
             .iter()
-            .map(|url| scope.spawn(move || knock(url) == Knock::Alive))
+            .map(|url| scope.spawn(move || knock(url)))
             .collect();
         knocks
             .into_iter()
-            .map(|knock| knock.join().unwrap_or(false))
+            .map(|knock| knock.join().unwrap_or(Knock::Unknown))
             .collect()
     })
 }
