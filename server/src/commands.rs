@@ -1,45 +1,157 @@
 //! The commands of this node: what its files declare, and what `--commands` allows. The files
 //! may be read again while it runs.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
+use punctual::control::Control;
 use punctual::handler::{CommandExecutor, CommandLine, Execution, RunContext};
 use punctual::job::run::FailReason;
-use punctual::job::spec::CommandSpec;
+use punctual::job::spec::{CommandSpec, JobSpec};
 use punctual_server::exec::{CommandPolicy, Declared, ExecutorConfig, ProcessExecutor};
 
+use crate::cli::failure::{Failure, Outcome};
 use crate::config::Commands;
-use punctual_server::jobfile::JobFile;
+use crate::times::now_ms;
+use punctual_server::jobfile::{JobFile, read_all};
+
+/// The most jobs that one line of the log names.
+const MAX_NAMED: usize = 10;
 
 /// Runs commands by the policy that the node's files make at the moment.
 pub(crate) struct NodeCommands {
     mode: Commands,
     data_dir: PathBuf,
-    current: RwLock<Arc<ProcessExecutor>>,
+    /// The node's own files; nothing else declares commands.
+    files: Vec<PathBuf>,
+    current: RwLock<Current>,
+    /// An older reading must not come after a newer one.
+    reading: Mutex<()>,
+}
+
+/// What the files said when they were read last.
+#[derive(Clone)]
+struct Current {
+    executor: Arc<ProcessExecutor>,
+    jobs: Arc<BTreeSet<String>>,
+}
+
+/// The node's own job files, without a mistake.
+pub(crate) fn read_files(files: &[PathBuf]) -> Outcome<JobFile> {
+    let sources = read_all(files).map_err(|failures| {
+        let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        Failure::usage(lines.join("\n"))
+    })?;
+    let file = JobFile::parse(&sources, now_ms());
+    if file.findings.is_empty() {
+        return Ok(file);
+    }
+    let lines: Vec<String> = file.findings.iter().map(ToString::to_string).collect();
+    Err(Failure::usage(format!("--jobs:\n{}", lines.join("\n"))))
 }
 
 impl NodeCommands {
     pub(crate) fn new(mode: Commands, data_dir: PathBuf, file: &JobFile) -> Self {
-        let current = executor(mode, &data_dir, file);
+        let current = Current {
+            executor: executor(mode, &data_dir, file),
+            jobs: ids(file),
+        };
         Self {
             mode,
             data_dir,
+            files: Vec::new(),
             current: RwLock::new(current),
+            reading: Mutex::new(()),
         }
     }
 
-    /// The files were read again. What runs already is not touched.
-    pub(crate) fn replace(&self, file: &JobFile) {
-        let next = executor(self.mode, &self.data_dir, file);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+    /// Names the files that were read.
+    pub(crate) fn with_files(mut self, files: Vec<PathBuf>) -> Self {
+        self.files = files;
+        self
     }
 
-    fn current(&self) -> Arc<ProcessExecutor> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&current)
+    /// Reads the files again: what they declare, and which jobs do not stand in them any more.
+    /// What runs already is not touched. Mistakes in them change nothing.
+    pub(crate) fn read_again(&self) -> Outcome<(JobFile, Vec<String>)> {
+        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = read_files(&self.files)?;
+        let gone = self.replace(&file);
+        Ok((file, gone))
     }
+
+    /// Whether reading the files again may allow more. Standard input was read once and for all.
+    pub(crate) fn may_declare_more(&self) -> bool {
+        let on_disk = |path: &PathBuf| path.as_os_str() != "-";
+        self.mode == Commands::Named && !self.files.is_empty() && self.files.iter().all(on_disk)
+    }
+
+    /// Whether the job stood in the files when they were read last.
+    pub(crate) fn has_job(&self, id: &str) -> bool {
+        self.current().jobs.contains(id)
+    }
+
+    fn replace(&self, file: &JobFile) -> Vec<String> {
+        let next = Current {
+            executor: executor(self.mode, &self.data_dir, file),
+            jobs: ids(file),
+        };
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = current.jobs.difference(&next.jobs).cloned().collect();
+        *current = next;
+        gone
+    }
+
+    fn current(&self) -> Current {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        current.clone()
+    }
+
+    /// Why the node would not run the job's command.
+    pub(crate) fn refusal(&self, spec: &JobSpec) -> Option<String> {
+        let line = CommandLine {
+            argv: match spec.run.command.clone()? {
+                CommandSpec::Argv(argv) => argv,
+                CommandSpec::Named(name) => vec![name],
+            },
+            env: spec.run.env.clone(),
+        };
+        self.allows(&line).err()
+    }
+
+    /// Jobs that went out of the files stay in the store, and their runs would wait for a node
+    /// that declares their commands: the log names them.
+    pub(crate) async fn warn_of_gone(&self, control: &Control, gone: Vec<String>) {
+        let mut left = Vec::new();
+        for id in gone {
+            // One that is deleted needs nothing; nor is a warning worth a store that is away.
+            if let Ok(job) = control.job(&id).await
+                && self.refusal(&job.spec).is_some()
+            {
+                left.push(id);
+            }
+        }
+        if let Some(first) = left.first() {
+            let more = match left.len().saturating_sub(MAX_NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let named: Vec<&str> = left.iter().take(MAX_NAMED).map(String::as_str).collect();
+            tracing::warn!(
+                jobs = left.len(),
+                "jobs that stand in no --jobs file of this node any more are still in the store, \
+                 and this node will not run their commands: {}{more}. Delete them (`punctual job \
+                 rm {first}`, or `punctual apply -f FILES --prune`) or put them back",
+                named.join(", "),
+            );
+        }
+    }
+}
+
+fn ids(file: &JobFile) -> Arc<BTreeSet<String>> {
+    Arc::new(file.jobs.iter().map(|job| job.id.clone()).collect())
 }
 
 fn executor(mode: Commands, data_dir: &std::path::Path, file: &JobFile) -> Arc<ProcessExecutor> {
@@ -96,12 +208,12 @@ fn resolve(policy: &CommandPolicy, command: &CommandLine) -> CommandLine {
 #[async_trait]
 impl CommandExecutor for NodeCommands {
     fn allows(&self, command: &CommandLine) -> Result<(), String> {
-        let current = self.current();
+        let current = self.current().executor;
         current.allows(&resolve(current.policy(), command))
     }
 
     async fn execute(&self, ctx: RunContext, command: CommandLine) -> Execution {
-        let current = self.current();
+        let current = self.current().executor;
         let command = resolve(current.policy(), &command);
         if command.argv.is_empty() {
             return Execution::failed(FailReason::Error, "an empty command");

@@ -14,7 +14,7 @@ use crate::cli::failure::{Failure, Outcome};
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServeArgs {
-    /// Where the data is: sled:PATH, memory: or etcd://HOST:PORT,HOST:PORT/NAMESPACE
+    /// Where the data is: sled:PATH or memory: (etcd:// is not in this version yet)
     /// [default: sled:./punctual-data].
     #[arg(long, env = "PUNCTUAL_STORE", value_name = "STORE")]
     pub(crate) store: Option<String>,
@@ -154,7 +154,7 @@ pub(crate) struct ServeConfig {
 }
 
 pub(crate) const DEFAULT_PORT: u16 = 7717;
-const DEFAULT_DIR: &str = "./punctual-data";
+pub(crate) const DEFAULT_DIR: &str = "./punctual-data";
 
 impl ServeArgs {
     /// Takes from `other` what is not given here.

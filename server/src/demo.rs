@@ -13,7 +13,7 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::took;
 use crate::config::{Commands, DEFAULT_PORT, LogFormat, ServeArgs, ServeConfig, StoreAt};
 use crate::output::{Output, say};
-use crate::serve::{client_command, run_to_end, stop};
+use crate::serve::{run_to_end, stop};
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told};
 use crate::telemetry;
@@ -108,7 +108,7 @@ async fn until_stopped(signals: &mut Signals) {
 fn greet(server: &Server, config: &ServeConfig) {
     // The name that it was called by works for the next call too.
     let name = std::env::args().next().unwrap_or_else(|| "punctual".into());
-    let punctual = client_command(&server.url, &name);
+    let punctual = server.client_command(&name);
     say(&format!(
         "punctual {} demo on {} (temporary store in {})\n\nTry in another terminal:\n  \
          {punctual} job ls\n  \

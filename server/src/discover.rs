@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
-use crate::config::DEFAULT_PORT;
+use crate::config::DEFAULT_DIR;
 use crate::files::{ClientFile, read_json, state_dir};
+use crate::probe::{Knock, knock, knock_at};
 
 /// Where the server is and how to get in.
 pub(crate) fn find(common: &Common) -> Outcome<ClientFile> {
     find_in(
         common,
         state_dir().as_deref(),
+        Path::new(DEFAULT_DIR),
         std::env::var("PUNCTUAL_TOKEN").ok(),
     )
 }
@@ -19,6 +21,7 @@ pub(crate) fn find(common: &Common) -> Outcome<ClientFile> {
 fn find_in(
     common: &Common,
     state_dir: Option<&Path>,
+    here: &Path,
     token_variable: Option<String>,
 ) -> Outcome<ClientFile> {
     let token = match (&common.token_file, token_variable) {
@@ -29,9 +32,19 @@ fn find_in(
         (None, token) => token.map(|token| token.trim().to_owned()),
     };
     let mut found = match (&common.server, &common.data_dir) {
-        (Some(url), data_dir) => by_url(url, token.clone(), data_dir.as_deref(), state_dir)?,
+        (Some(url), data_dir) => {
+            let files = match data_dir {
+                Some(dir) => vec![dir.join("client.json")],
+                None => {
+                    let mut files = state_files(state_dir);
+                    files.push(here.join("client.json"));
+                    files
+                }
+            };
+            by_url(url, token.clone(), &files)?
+        }
         (None, Some(dir)) => by_data_dir(dir)?,
-        (None, None) => by_state(state_dir)?,
+        (None, None) => by_state(state_dir, here)?,
     };
     if let Some(token) = token {
         found.token = token;
@@ -53,12 +66,7 @@ fn read_token(path: &Path) -> Outcome<String> {
     Ok(token)
 }
 
-fn by_url(
-    url: &str,
-    token: Option<String>,
-    data_dir: Option<&Path>,
-    state_dir: Option<&Path>,
-) -> Outcome<ClientFile> {
+fn by_url(url: &str, token: Option<String>, files: &[PathBuf]) -> Outcome<ClientFile> {
     let url = match url.contains("://") {
         true => url.trim_end_matches('/').to_owned(),
         false => format!("http://{}", url.trim_end_matches('/')),
@@ -66,8 +74,6 @@ fn by_url(
     let token = match token {
         Some(token) => Some(token),
         None => {
-            let files = data_dir.map(|dir| vec![dir.join("client.json")]);
-            let files = files.unwrap_or_else(|| state_files(state_dir));
             let known = files
                 .iter()
                 .filter_map(|path| read_json(path).ok().flatten());
@@ -79,6 +85,10 @@ fn by_url(
     };
     match token {
         Some(token) => Ok(ClientFile { url, token }),
+        // A wrong port is the likelier mistake.
+        None if knock(&url) == Knock::Nobody => {
+            Err(not_running(&format!("no server answers at {url}")))
+        }
         None => Err(Failure::new(Exit::Denied, format!("no token for {url}")).hint(
             "give one with --token-file or PUNCTUAL_TOKEN; on the server's machine it stands in\n\
              client.json in its data directory",
@@ -103,25 +113,75 @@ fn by_data_dir(dir: &Path) -> Outcome<ClientFile> {
     })
 }
 
-fn by_state(state_dir: Option<&Path>) -> Outcome<ClientFile> {
-    let files = state_files(state_dir);
-    let default = format!("{DEFAULT_PORT}.json");
-    let path = match files.as_slice() {
-        [] => return Err(not_running("no server runs on this machine")),
-        [only] => only,
-        several => match several.iter().find(|path| path.ends_with(&default)) {
-            Some(path) => path,
-            None => {
-                let known = several
-                    .iter()
-                    .filter_map(|path| read_json(path).ok().flatten());
-                let urls: Vec<String> = known.map(|file: ClientFile| file.url).collect();
-                return Err(Failure::usage("several servers have run on this machine")
-                    .hint(format!("choose with --server: {}", urls.join(", "))));
+/// Among the servers that left a file here: the one that answers; of several, the one whose data
+/// directory lies in the current directory. A server that was killed leaves its file behind.
+fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
+    let (own, mut known) = candidates(state_dir, here);
+    if known.len() > 1 {
+        let asked = urls(&known).join(", ");
+        known = answering(known);
+        if known.is_empty() {
+            return Err(not_running(&format!("no server answers at {asked}")));
+        }
+    }
+    match known.as_slice() {
+        [] => Err(not_running("no server runs on this machine")),
+        [only] => Ok(only.clone()),
+        several => {
+            if let Some(own) = own.filter(|own| several.contains(own)) {
+                return Ok(own);
             }
-        },
+            let lines: Vec<String> = several
+                .iter()
+                .map(|file| format!("--server {}", file.url))
+                .collect();
+            Err(
+                Failure::usage("several servers run on this machine").hint(format!(
+                    "say which one you mean, or --data-dir DIR:\n{}",
+                    lines.join("\n")
+                )),
+            )
+        }
+    }
+}
+
+/// The client file of the data directory here, and all that are known, that one among them.
+fn candidates(state_dir: Option<&Path>, here: &Path) -> (Option<ClientFile>, Vec<ClientFile>) {
+    let own: Option<ClientFile> = read_json(&here.join("client.json")).ok().flatten();
+    let files = state_files(state_dir);
+    let files = files
+        .iter()
+        .filter_map(|path| read_json(path).ok().flatten());
+    let mut known: Vec<ClientFile> = files.collect();
+    known.extend(own.clone().filter(|own| !known.contains(own)));
+    (own, known)
+}
+
+/// Those that live; if none does, those that may be too busy to answer.
+fn answering(known: Vec<ClientFile>) -> Vec<ClientFile> {
+    let knocks = knock_at(&urls(&known));
+    let with = |wanted| {
+        let pairs = known.iter().zip(&knocks);
+        let found = pairs.filter(|(_, knock)| **knock == wanted);
+        found.map(|(file, _)| file.clone()).collect::<Vec<_>>()
     };
-    read_json(path)?.ok_or_else(|| not_running("no server runs on this machine"))
+    let alive = with(Knock::Alive);
+    if alive.is_empty() {
+        with(Knock::Unknown)
+    } else {
+        alive
+    }
+}
+
+fn urls(files: &[ClientFile]) -> Vec<String> {
+    files.iter().map(|file| file.url.clone()).collect()
+}
+
+/// Whether commands without options reach the server at `url`, from whatever directory.
+pub(crate) fn is_the_only_one(url: &str) -> bool {
+    let (_, known) = candidates(state_dir().as_deref(), Path::new(DEFAULT_DIR));
+    let others = known.into_iter().filter(|file| file.url != url).collect();
+    answering(others).is_empty()
 }
 
 /// No server, and how to get one.
@@ -148,6 +208,8 @@ fn state_files(state_dir: Option<&Path>) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use clap::Parser as _;
 
     use super::*;
@@ -156,7 +218,8 @@ mod tests {
     fn find(arguments: &[&str], state: &Path, token: Option<&str>) -> Result<ClientFile, Failure> {
         let all = ["punctual"].iter().chain(arguments).chain(&["status"]);
         let cli = Cli::try_parse_from(all).unwrap();
-        find_in(&cli.common, Some(state), token.map(str::to_owned))
+        let here = state.join("here");
+        find_in(&cli.common, Some(state), &here, token.map(str::to_owned))
     }
 
     fn write(path: &Path, url: &str, token: &str) {
@@ -164,28 +227,81 @@ mod tests {
         std::fs::write(path, json.to_string()).unwrap();
     }
 
+    /// Answers as a server does, as long as the test runs.
+    fn server() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut request = [0; 1_024];
+                let _ = stream.read(&mut request);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nok\n");
+            }
+        });
+        url
+    }
+
+    /// Where nobody listens.
+    fn dead() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    }
+
     #[test]
-    fn a_lone_server_is_found_without_options() {
+    fn the_server_that_answers_is_found_without_options() {
         let dir = tempfile::tempdir().unwrap();
         let failure = find(&[], dir.path(), None).unwrap_err();
         assert_eq!(failure.exit, Exit::Unreachable);
         assert!(failure.to_string().contains("punctual serve"));
-        write(&dir.path().join("9000.json"), "http://127.0.0.1:9000", "a");
+        let (first, second) = (server(), server());
+        write(&dir.path().join("1.json"), &first, "a");
         assert_eq!(find(&[], dir.path(), None).unwrap().token, "a");
-        write(&dir.path().join("9001.json"), "http://127.0.0.1:9001", "b");
-        let failure = find(&[], dir.path(), None).unwrap_err();
-        assert!(failure.to_string().contains("http://127.0.0.1:9001"));
-        write(&dir.path().join("7717.json"), "http://127.0.0.1:7717", "c");
+        // Left behind by one that was killed.
+        write(&dir.path().join("2.json"), &dead(), "b");
+        assert_eq!(find(&[], dir.path(), None).unwrap().token, "a");
+        write(&dir.path().join("3.json"), &second, "c");
+        let failure = find(&[], dir.path(), None).unwrap_err().to_string();
+        assert!(failure.contains(&format!("--server {second}")), "{failure}");
+        let named = find(&["--server", &second], dir.path(), None).unwrap();
+        assert_eq!(named.token, "c");
+        // The one of this directory goes before the others.
+        std::fs::create_dir(dir.path().join("here")).unwrap();
+        write(&dir.path().join("here/client.json"), &second, "c");
         assert_eq!(find(&[], dir.path(), None).unwrap().token, "c");
-        let named = find(&["--server", "127.0.0.1:9001"], dir.path(), None).unwrap();
-        assert_eq!(named.token, "b");
+    }
+
+    #[test]
+    fn when_all_were_killed_it_says_where_it_looked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dead(), dead());
+        write(&dir.path().join("1.json"), &first, "a");
+        write(&dir.path().join("2.json"), &second, "b");
+        let failure = find(&[], dir.path(), None).unwrap_err();
+        assert_eq!(failure.exit, Exit::Unreachable);
+        assert!(failure.message.contains(&first) && failure.message.contains(&second));
+    }
+
+    #[test]
+    fn without_a_state_directory_the_data_directory_here_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("client.json"), "http://127.0.0.1:9", "a");
+        assert_eq!(by_state(None, dir.path()).unwrap().token, "a");
+    }
+
+    #[test]
+    fn a_wrong_port_is_no_question_of_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let failure = find(&["--server", &dead()], dir.path(), None).unwrap_err();
+        assert_eq!(failure.exit, Exit::Unreachable, "{failure}");
+        assert!(failure.to_string().contains("no server answers at"));
     }
 
     #[test]
     fn tokens_are_never_empty_and_never_guessed() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path();
-        let failure = find(&["--server", "http://h:1"], state, None).unwrap_err();
+        let failure = find(&["--server", &server()], state, None).unwrap_err();
         assert_eq!(failure.exit, Exit::Denied);
         assert!(find(&["--server", "http://h:1"], state, Some(" ")).is_err());
         let found = find(&["--server", "http://h:1"], state, Some("t")).unwrap();

@@ -9,6 +9,7 @@ mod demo;
 mod discover;
 mod files;
 mod output;
+mod probe;
 mod serve;
 mod server;
 mod signals;

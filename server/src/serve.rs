@@ -1,6 +1,6 @@
 //! `serve`: a node until somebody stops it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use punctual::control::{Control, ControlError};
@@ -9,13 +9,13 @@ use tokio::task::JoinHandle;
 
 use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::commands::read_files;
 use crate::config::ServeArgs;
 use crate::output::say;
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told, die};
 use crate::telemetry;
-use crate::times::now_ms;
-use punctual_server::jobfile::{JobFile, read_all};
+use punctual_server::jobfile::JobFile;
 
 /// Runs a node as the options say.
 pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
@@ -38,7 +38,7 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
             ));
         }
         greet(&server, &config.data_dir);
-        run(server, &mut signals, &files, file).await
+        run(server, &mut signals, file).await
     })
 }
 
@@ -52,20 +52,6 @@ pub(crate) fn run_to_end(life: impl Future<Output = Outcome>) -> Outcome {
     // Somebody's huge job file may still be being read.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
-}
-
-/// The node's own job files, without a mistake.
-fn read_files(files: &[PathBuf]) -> Outcome<JobFile> {
-    let sources = read_all(files).map_err(|failures| {
-        let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        Failure::usage(lines.join("\n"))
-    })?;
-    let file = JobFile::parse(&sources, now_ms());
-    if file.findings.is_empty() {
-        return Ok(file);
-    }
-    let lines: Vec<String> = file.findings.iter().map(ToString::to_string).collect();
-    Err(Failure::usage(format!("--jobs:\n{}", lines.join("\n"))))
 }
 
 /// Where it listens, and what to do next.
@@ -86,25 +72,11 @@ fn greet(server: &Server, data_dir: &Path) {
     }
     say(&format!(
         "  next: {} job ls (then: apply -f jobs.yaml, run ls, status)",
-        client_command(&server.url, "punctual")
+        server.client_command("punctual")
     ));
 }
 
-/// How to call the client so that it finds the server at `url`.
-pub(crate) fn client_command(url: &str, program: &str) -> String {
-    if url.ends_with(&format!(":{}", crate::config::DEFAULT_PORT)) {
-        program.to_owned()
-    } else {
-        format!("{program} --server {url}")
-    }
-}
-
-async fn run(
-    mut server: Server,
-    signals: &mut Signals,
-    files: &[PathBuf],
-    file: JobFile,
-) -> Outcome {
+async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcome {
     let mut applying = start_apply(&server.control, file.jobs);
     loop {
         tokio::select! {
@@ -119,11 +91,10 @@ async fn run(
                     applying.abort();
                     return stop(server, signals).await;
                 }
-                Told::Reload => match read_files(files) {
-                    Ok(file) => {
-                        server.declare(&file);
+                Told::Reload => match server.read_files_again() {
+                    Ok(jobs) => {
                         applying.abort();
-                        applying = start_apply(&server.control, file.jobs);
+                        applying = start_apply(&server.control, jobs);
                     }
                     Err(failure) => {
                         tracing::error!("the job files stay as they were: {failure}");

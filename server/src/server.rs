@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
-use crate::config::{DurabilityMode, ServeConfig, StoreAt};
+use crate::config::{DEFAULT_PORT, DurabilityMode, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
 use punctual_server::jobfile::JobFile;
 
@@ -38,6 +38,7 @@ pub(crate) struct Server {
     /// Made at this start: to be shown once.
     pub(crate) new_token: Option<String>,
     commands: Arc<NodeCommands>,
+    data_dir: std::path::PathBuf,
     state_file: Option<std::path::PathBuf>,
     canceller: Canceller,
     node: JoinHandle<Result<(), BackendError>>,
@@ -69,7 +70,10 @@ impl Server {
         let url = format!("http://{}", reachable(address));
         settings.address = Some(url.clone());
         let mode = config.commands;
-        let commands = Arc::new(NodeCommands::new(mode, config.data_dir.clone(), file));
+        let commands = Arc::new(
+            NodeCommands::new(mode, config.data_dir.clone(), file)
+                .with_files(config.args.jobs.clone().unwrap_or_default()),
+        );
         let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
@@ -86,7 +90,7 @@ impl Server {
             control: control.clone(),
             tokens: tokens.into(),
             store: store.clone(),
-            commands: Arc::clone(&commands) as Arc<dyn CommandExecutor>,
+            commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
         let (canceller, shutdown) = Canceller::new();
@@ -97,6 +101,7 @@ impl Server {
             store,
             new_token: is_new.then_some(token),
             commands,
+            data_dir: config.data_dir.clone(),
             state_file,
             canceller,
             node: tokio::spawn(node.run(shutdown)),
@@ -107,14 +112,30 @@ impl Server {
         })
     }
 
-    /// The node's files were read again.
-    pub(crate) fn declare(&self, file: &JobFile) {
-        self.commands.replace(file);
+    /// Reads the node's files again; the jobs in them.
+    pub(crate) fn read_files_again(&self) -> Outcome<Vec<JobSpec>> {
+        let (file, gone) = self.commands.read_again()?;
+        let (commands, control) = (Arc::clone(&self.commands), self.control.clone());
+        tokio::spawn(async move { commands.warn_of_gone(&control, gone).await });
+        Ok(file.jobs)
     }
 
     /// Tells the node to resign, claim no more and finish what runs.
     pub(crate) fn begin_stop(&self) {
         self.canceller.stop(StopCause::Cancelled);
+    }
+
+    /// How to call the client so that it surely finds this server.
+    pub(crate) fn client_command(&self, program: &str) -> String {
+        let default = format!(":{DEFAULT_PORT}");
+        if self.state_file.is_none() {
+            // Then only the data directory tells where the server is.
+            format!("{program} --data-dir {}", self.data_dir.display())
+        } else if self.url.ends_with(&default) && crate::discover::is_the_only_one(&self.url) {
+            program.to_owned()
+        } else {
+            format!("{program} --server {}", self.url)
+        }
     }
 
     /// Waits until the node has ended, by itself or after `begin_stop`.

@@ -1,6 +1,7 @@
 //! `POST /v1/apply`: a whole job file at once.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -8,8 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use punctual::control::ApplyReport;
-use punctual::handler::CommandLine;
-use punctual::job::spec::{CommandSpec, JobSpec};
+use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -85,7 +85,7 @@ pub(super) async fn apply(
             "an empty file with `prune` would delete every job; delete jobs by their ids",
         ));
     }
-    let warnings = warnings(&api, &specs);
+    let warnings = warnings(&api, &specs).await;
     if Flag::is_set(options.dry_run) {
         let report = api.control.plan_apply(&specs, prune).await?;
         return Ok(Json(ApplyAnswer { report, warnings }).into_response());
@@ -186,28 +186,41 @@ fn parse(format: Format, text: String) -> Result<Vec<JobSpec>, Problem> {
 }
 
 /// Jobs whose commands this node would not run. Others may: it is a warning, not an error.
-fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
-    let mut all: Vec<String> = specs
-        .iter()
-        .filter_map(|spec| {
-            let line = CommandLine {
-                argv: match spec.run.command.clone()? {
-                    CommandSpec::Argv(argv) => argv,
-                    CommandSpec::Named(name) => vec![name],
-                },
-                env: spec.run.env.clone(),
-            };
-            let refusal = api.commands.allows(&line).err()?;
-            Some(format!(
-                "{}: this node would not run it: {refusal}",
+///
+/// Before it warns, the node looks into its own files as they are now: whoever has just edited the
+/// file that `--jobs` names and applies that same file has declared what is in it.
+async fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
+    let mut unreadable = String::new();
+    if api.commands.may_declare_more() && specs.iter().any(|s| api.commands.refusal(s).is_some()) {
+        let commands = Arc::clone(&api.commands);
+        match tokio::task::spawn_blocking(move || commands.read_again()).await {
+            Ok(Ok((_, gone))) => {
+                let (commands, control) = (Arc::clone(&api.commands), api.control.clone());
+                tokio::spawn(async move { commands.warn_of_gone(&control, gone).await });
+            }
+            Ok(Err(failure)) => {
+                tracing::warn!("the node's own job files cannot be read now: {failure}");
+                " (they cannot be read now; the log says why)".clone_into(&mut unreadable);
+            }
+            Err(_) => {}
+        }
+    }
+    let mut refused = 0_usize;
+    let mut all = Vec::new();
+    for spec in specs {
+        let Some(refusal) = api.commands.refusal(spec) else {
+            continue;
+        };
+        refused += 1;
+        if refused <= MAX_WARNINGS {
+            all.push(format!(
+                "{}: this node would not run it: {refusal}{unreadable}",
                 spec.id
-            ))
-        })
-        .collect();
-    if all.len() > MAX_WARNINGS {
-        let more = all.len() - MAX_WARNINGS;
-        all.truncate(MAX_WARNINGS);
-        all.push(format!("and {more} more jobs"));
+            ));
+        }
+    }
+    if refused > MAX_WARNINGS {
+        all.push(format!("and {} more jobs", refused - MAX_WARNINGS));
     }
     all
 }

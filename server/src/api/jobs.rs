@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use punctual::control::{ControlError, IfMatch, JobObject, PageOf, PutOutcome, RunObject};
 use punctual::job::spec::MAX_PAYLOAD_BYTES;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use super::{Api, Body, MAX_BODY, Paging, Query, body, query, text};
@@ -71,14 +71,30 @@ pub(super) async fn delete(
     State(api): State<Api>,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     let revision = match header_text(&headers, &header::IF_MATCH)? {
         None | Some("*") => None,
         Some(tag) => Some(parse_etag(tag)?),
     };
     let deleted = api.control.delete_job(&id, revision).await;
     deleted.map_err(|error| conditional(error, revision.is_some()))?;
-    Ok(StatusCode::NO_CONTENT)
+    if !api.commands.has_job(&id) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let warning = format!(
+        "{id} stands in this server's --jobs files: it comes back with the next start or SIGHUP \
+         unless it is removed there too"
+    );
+    Ok(Json(Deleted {
+        warnings: vec![warning],
+    })
+    .into_response())
+}
+
+/// What is worth knowing about a deletion.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Deleted {
+    pub(crate) warnings: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]

@@ -25,12 +25,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
 use punctual::control::Control;
-use punctual::handler::CommandExecutor;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
+use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
+pub(crate) use jobs::Deleted;
 use punctual_server::jobfile::MAX_BYTES;
 pub(crate) use runs::RunWithAttempts;
 
@@ -51,7 +52,7 @@ pub(crate) struct Api {
     /// Name and version of the store.
     pub(crate) store: String,
     /// What this node runs, to warn of jobs that it would not.
-    pub(crate) commands: Arc<dyn CommandExecutor>,
+    pub(crate) commands: Arc<NodeCommands>,
 }
 
 impl Api {

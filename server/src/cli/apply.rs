@@ -15,6 +15,7 @@ use super::args::{ApplyArgs, Common, DiffArgs};
 use super::check::{count, read_valid};
 use super::connect;
 use super::failure::{Exit, Failure, Outcome};
+use super::job::confirm;
 use crate::api::{ApplyAnswer, ApplyLine, NDJSON};
 use crate::client::{Call, Client, escape, failure_of, with_query};
 use crate::output::{Output, say};
@@ -32,6 +33,13 @@ pub(super) async fn apply(common: &Common, output: &Output, args: &ApplyArgs) ->
     let file = read_valid(&args.files)?;
     note_commands(output, &file);
     let mut client = connect(common)?;
+    // A script knows what it does.
+    if args.prune && !args.dry_run && !common.yes && std::io::stdin().is_terminal() {
+        let planned = plan(&mut client, &file.jobs, true).await?;
+        if !planned.report.deleted.is_empty() {
+            confirm(&question(&planned.report.deleted))?;
+        }
+    }
     let answer = if args.dry_run {
         plan(&mut client, &file.jobs, args.prune).await?
     } else {
@@ -54,6 +62,20 @@ pub(super) async fn apply(common: &Common, output: &Output, args: &ApplyArgs) ->
         }
     }
     output.line(&summary(&answer, tense))
+}
+
+/// Whether to delete the jobs that the files do not have: how many, and the first of them.
+fn question(deleted: &[String]) -> String {
+    let first: Vec<&str> = deleted.iter().take(5).map(String::as_str).collect();
+    let more = match deleted.len() - first.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "Delete {} that the files do not have ({}{more})?",
+        count(deleted.len(), "job"),
+        first.join(", ")
+    )
 }
 
 fn changes(answer: &ApplyAnswer) -> usize {
@@ -123,7 +145,7 @@ async fn send(
     let mut frames = response.into_body();
     let mut progress = Progress::new(!common.quiet && !output.is_data());
     let mut buffer: Vec<u8> = Vec::new();
-    let timeout = Duration::from(common.timeout);
+    let timeout = common.answer_timeout();
     loop {
         // As long as it goes on, it may take as long as it needs.
         let frame = tokio::time::timeout(timeout, frames.frame())
@@ -276,6 +298,19 @@ fn compare(path: &str, old: &Value, new: &Value, lines: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_question_counts_what_goes() {
+        let ids: Vec<String> = (1..=7).map(|n| format!("j{n}")).collect();
+        assert_eq!(
+            question(&ids),
+            "Delete 7 jobs that the files do not have (j1, j2, j3, j4, j5 and 2 more)?"
+        );
+        assert_eq!(
+            question(&ids[..1]),
+            "Delete 1 job that the files do not have (j1)?"
+        );
+    }
 
     #[test]
     fn differences_name_the_keys() {

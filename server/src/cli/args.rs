@@ -84,17 +84,17 @@ pub(crate) struct Common {
         help_heading = "Client options"
     )]
     pub(crate) data_dir: Option<PathBuf>,
-    /// How long to wait for an answer.
+    /// How long to wait for an answer, and with `job trigger --wait` for the end of the run
+    /// [default: 30s for an answer, as long as it takes for a run].
     #[arg(
         long,
         global = true,
         env = "PUNCTUAL_TIMEOUT",
-        default_value = "30s",
         hide_env = true,
         value_name = "DURATION",
         help_heading = "Client options"
     )]
-    pub(crate) timeout: Millis,
+    pub(crate) timeout: Option<Millis>,
     /// How to print.
     #[arg(
         short,
@@ -142,6 +142,13 @@ pub(crate) struct Common {
     /// Say more; twice for more still.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output options")]
     pub(crate) verbose: u8,
+}
+
+impl Common {
+    /// How long to wait for an answer.
+    pub(crate) fn answer_timeout(&self) -> std::time::Duration {
+        self.timeout.unwrap_or(Millis::from_secs(30)).into()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 
-use punctual::job::spec::CommandSpec;
+use punctual::job::spec::{CommandSpec, JobSpec};
+use punctual::schedule::Calendars;
+use punctual::schedule::explain::{Language, LintCode, explain};
 
 use super::failure::{Exit, Failure, Outcome};
 use crate::output::{Output, say};
 use crate::times::now_ms;
 use punctual_server::jobfile::{Finding, JobFile, read_all};
+
+/// The most notes about schedules that are shown.
+const MAX_NOTES: usize = 20;
 
 /// Reads job files; input that cannot be read at all is a wrong use.
 pub(super) fn read(files: &[PathBuf]) -> Outcome<JobFile> {
@@ -39,6 +44,7 @@ pub(super) fn check(output: &Output, files: &[PathBuf]) -> Outcome {
             "note: {job} runs the command `{name}`, which stands in none of these files; the node's own files must declare it"
         ));
     }
+    note_oddities(output, &file);
     match file.findings.len() {
         0 => {
             output.note(&format!("ok: {}", count(file.jobs.len(), "job")));
@@ -49,6 +55,50 @@ pub(super) fn check(output: &Output, files: &[PathBuf]) -> Outcome {
             Err(Failure::silent(Exit::Findings))
         }
     }
+}
+
+/// Says what is valid and may not be meant; `explain` says more.
+fn note_oddities(output: &Output, file: &JobFile) {
+    let now_ms = now_ms();
+    let odd: Vec<String> = file
+        .jobs
+        .iter()
+        .flat_map(|job| oddities(job, now_ms))
+        .collect();
+    for line in odd.iter().take(MAX_NOTES) {
+        output.note(&format!("note: {line}"));
+    }
+    if odd.len() > MAX_NOTES {
+        output.note(&format!(
+            "and {} like these",
+            count(odd.len() - MAX_NOTES, "note")
+        ));
+    }
+}
+
+/// Oddities that change when the job fires, as opposed to those that are worth knowing.
+fn oddities(job: &JobSpec, now_ms: i64) -> Vec<String> {
+    let Some(cron) = &job.schedule.cron else {
+        return Vec::new();
+    };
+    // Most expressions have none, and there may be very many jobs.
+    let fields = cron.split_whitespace().filter(|field| *field != "*");
+    if !cron.contains('/') && fields.count() < 2 {
+        return Vec::new();
+    }
+    let calendars = Calendars::default();
+    let explained = explain(&job.schedule, now_ms, &calendars, 0, Language::English);
+    let lints = explained.map_or_else(|_| Vec::new(), |explained| explained.lints);
+    let seen = [
+        LintCode::UnevenStep,
+        LintCode::StepBeyondField,
+        LintCode::BothDayFields,
+    ];
+    lints
+        .into_iter()
+        .filter(|lint| seen.contains(&lint.code))
+        .map(|lint| format!("{}: schedule.cron: {}", job.id, lint.message))
+        .collect()
 }
 
 /// Jobs that name a command which the same files do not declare. The node's may: no finding.

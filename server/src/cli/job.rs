@@ -1,18 +1,18 @@
 //! `job`: look at jobs and change them.
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use hyper::header::HeaderName;
 use punctual::control::{JobObject, JobState, RunObject};
 use punctual::job::run::RunState;
-use punctual::job::spec::{CommandSpec, JobSpec};
+use punctual::job::spec::{CommandSpec, HistorySpec, JobSpec, OnLost, Overlap};
 
 use super::args::{Common, JobCommand, TriggerArgs};
 use super::failure::{Exit, Failure, Outcome};
 use super::{connect, run};
-use crate::api::RunWithAttempts;
+use crate::api::{Deleted, RunWithAttempts};
 use crate::client::{Call, Client, escape};
 use crate::files::{hex, random};
 use crate::output::{Output, View, say};
@@ -27,16 +27,26 @@ pub(super) async fn job(common: &Common, output: &Output, command: JobCommand) -
             output.object(&job, &job.spec.id, || describe(output, &job))
         }
         JobCommand::Pause { job, reason } => {
+            let before: JobObject = client.get(&path(&job, "")).await?;
+            if let Some(paused) = &before.paused {
+                let reason = paused.reason.as_deref().unwrap_or("no reason given");
+                let word = format!("was paused already: {reason}");
+                return changed(output, &before, &word);
+            }
             let body = serde_json::json!({ "reason": reason });
             let job = client.post(&path(&job, "/pause"), &body, vec![]).await?;
             changed(output, &job, "paused")
         }
         JobCommand::Resume { job } => {
+            let before: JobObject = client.get(&path(&job, "")).await?;
+            if before.paused.is_none() {
+                return changed(output, &before, "is not paused");
+            }
             let job = client.post(&path(&job, "/resume"), &(), vec![]).await?;
             changed(output, &job, "resumed")
         }
         JobCommand::Rm { jobs } => remove(common, &mut client, output, &jobs).await,
-        JobCommand::Trigger(args) => trigger(&mut client, output, args).await,
+        JobCommand::Trigger(args) => trigger(common, &mut client, output, args).await,
     }
 }
 
@@ -139,6 +149,40 @@ fn command(spec: &JobSpec) -> String {
     }
 }
 
+/// A word as the job file has it.
+fn word(value: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn overlap(spec: &JobSpec) -> String {
+    match spec.overlap {
+        Overlap::Queue => format!("queue, {} may wait", spec.queue_limit.unwrap_or(1)),
+        _ => word(&spec.overlap),
+    }
+}
+
+fn retry(spec: &JobSpec) -> String {
+    let attempts = spec.retry.attempts.unwrap_or(match spec.on_lost {
+        OnLost::Fail => 1,
+        OnLost::Retry => 3,
+    });
+    match attempts {
+        0 | 1 => "no, 1 attempt".into(),
+        _ => format!(
+            "{attempts} attempts, {} apart, then {} times longer, at most {}",
+            spec.retry.backoff, spec.retry.factor, spec.retry.max_backoff
+        ),
+    }
+}
+
+fn history(kept: &HistorySpec) -> String {
+    format!(
+        "{} success, {} failed, {} skipped, for {}",
+        kept.keep_success, kept.keep_failed, kept.keep_skipped, kept.keep_for
+    )
+}
+
 fn describe(output: &Output, job: &JobObject) -> String {
     let clock = &output.clock;
     let both = |time: Option<&str>| match time {
@@ -161,6 +205,12 @@ fn describe(output: &Output, job: &JobObject) -> String {
         ("Runs", command(&job.spec)),
         ("Queue", job.spec.queue.clone()),
         ("Timeout", job.spec.timeout.to_string()),
+        ("Overlap", overlap(&job.spec)),
+        ("Misfire", word(&job.spec.misfire)),
+        ("Catch up", job.spec.catch_up.to_string()),
+        ("Retry", retry(&job.spec)),
+        ("On lost", word(&job.spec.on_lost)),
+        ("History", history(&job.spec.history)),
         ("Active runs", job.active_runs.to_string()),
         ("Generation", job.generation.to_string()),
         ("Revision", job.revision.to_string()),
@@ -173,7 +223,7 @@ fn describe(output: &Output, job: &JobObject) -> String {
 async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[String]) -> Outcome {
     // A script knows what it does.
     if !common.yes && std::io::stdin().is_terminal() {
-        confirm(jobs)?;
+        confirm(&format!("Delete {}?", jobs.join(", ")))?;
     }
     // All are tried; the first failure decides how the command ends.
     let mut result = Ok(());
@@ -182,8 +232,18 @@ async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[S
             .bytes(Method::DELETE, &path(job, ""), Call::default())
             .await
         {
-            Ok(_) if output.is_data() => output.line(job)?,
-            Ok(_) => output.line(&format!("job {job} deleted"))?,
+            Ok(answer) => {
+                if output.is_data() {
+                    output.line(job)?;
+                } else {
+                    output.line(&format!("job {job} deleted"))?;
+                }
+                // Most deletions have nothing to tell.
+                let told = serde_json::from_slice::<Deleted>(&answer).unwrap_or_default();
+                for warning in told.warnings {
+                    output.note(&format!("warning: {warning}"));
+                }
+            }
             Err(failure) => {
                 if result.is_err() || jobs.len() > 1 {
                     say(&format!("punctual: {job}: {failure}"));
@@ -198,10 +258,11 @@ async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[S
     result
 }
 
-fn confirm(jobs: &[String]) -> Outcome {
+/// Asks the person at the terminal before something is deleted.
+pub(super) fn confirm(question: &str) -> Outcome {
     {
         let mut err = std::io::stderr().lock();
-        write!(err, "Delete {}? [y/N] ", jobs.join(", "))?;
+        write!(err, "{question} [y/N] ")?;
         err.flush()?;
     }
     let mut answer = String::new();
@@ -212,7 +273,13 @@ fn confirm(jobs: &[String]) -> Outcome {
     }
 }
 
-async fn trigger(client: &mut Client, output: &Output, args: TriggerArgs) -> Outcome {
+async fn trigger(
+    common: &Common,
+    client: &mut Client,
+    output: &Output,
+    args: TriggerArgs,
+) -> Outcome {
+    let started = Instant::now();
     let mut body = serde_json::Map::new();
     if let Some(text) = &args.payload {
         let payload = serde_json::from_str(text)
@@ -230,12 +297,30 @@ async fn trigger(client: &mut Client, output: &Output, args: TriggerArgs) -> Out
     if !args.wait {
         return run::print_run(output, &triggered, &[]);
     }
-    let ended = wait(client, &triggered.run_id).await?;
+    let waiting = wait(client, &triggered.run_id);
+    let ended = match common.timeout.map(Duration::from) {
+        None => waiting.await?,
+        Some(timeout) => {
+            let left = timeout.saturating_sub(started.elapsed());
+            let waited = tokio::time::timeout(left, waiting).await;
+            waited.map_err(|_| not_ended(&triggered.run_id, timeout))??
+        }
+    };
     run::print_run(output, &ended, &[])?;
     match ended.state {
         RunState::Success => Ok(()),
         _ => Err(Failure::silent(Exit::Findings)),
     }
+}
+
+fn not_ended(run_id: &str, timeout: Duration) -> Failure {
+    Failure::new(
+        Exit::TimedOut,
+        format!("the run {run_id} has not ended in {timeout:?}; it goes on"),
+    )
+    .hint(format!(
+        "look at it with `punctual run show {run_id}`, stop it with `punctual run cancel {run_id}`"
+    ))
 }
 
 /// Looks until the run has ended, retries included.

@@ -3,6 +3,7 @@
 mod apply;
 pub(crate) mod args;
 mod check;
+mod dump;
 mod explain;
 pub(crate) mod failure;
 mod job;
@@ -73,7 +74,7 @@ fn block_on<T>(command: impl Future<Output = Outcome<T>>) -> Outcome<T> {
 
 /// A client of the server that the options name, or that is found.
 fn connect(common: &Common) -> Outcome<Client> {
-    Client::new(crate::discover::find(common)?, common.timeout.into())
+    Client::new(crate::discover::find(common)?, common.answer_timeout())
 }
 
 fn version(output: &Output) -> Outcome {

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
+use punctual::schedule::explain::{Language, LintCode, explain};
 use punctual::schedule::query::{self, NextQuery};
-use punctual::schedule::{Dialect, ScheduleError};
+use punctual::schedule::{Calendars, Dialect, ScheduleError, ScheduleSpec};
 
 use super::args::{DialectArg, Format, NextArgs};
 use super::failure::{Failure, Outcome};
@@ -29,7 +30,11 @@ pub(super) fn next(output: &Output, args: NextArgs) -> Outcome {
     let fires = query::fires(&question, now_ms())
         .map_err(|error| schedule_failure(&question.expr, error))?;
     if fires.is_empty() && !output.is_data() {
-        output.note("this expression never fires again");
+        output.note(if never_fires(&question) {
+            "this expression never fires"
+        } else {
+            "this expression never fires again"
+        });
     }
     match output.format {
         Format::Table | Format::Wide | Format::Name => {
@@ -49,6 +54,22 @@ pub(super) fn next(output: &Output, args: NextArgs) -> Outcome {
             },
         ),
     }
+}
+
+/// Whether there is no fire at all, neither before nor after.
+fn never_fires(question: &NextQuery) -> bool {
+    let spec = ScheduleSpec {
+        cron: Some(question.expr.clone()),
+        timezone: question.tz.clone(),
+        dialect: question.dialect,
+        ..ScheduleSpec::default()
+    };
+    let calendars = Calendars::default();
+    let explained = explain(&spec, now_ms(), &calendars, 0, Language::English);
+    explained.is_ok_and(|explained| {
+        let mut lints = explained.lints.iter();
+        lints.any(|lint| lint.code == LintCode::NeverFires)
+    })
 }
 
 pub(super) fn dialect(given: DialectArg) -> Dialect {

@@ -1,8 +1,11 @@
 //! `run`: look at runs and cancel them.
 
+use std::collections::BTreeSet;
+
 use punctual::control::RunObject;
 
 use super::args::{Common, RunCommand, RunLsArgs};
+use super::check::count;
 use super::connect;
 use super::failure::Outcome;
 use crate::api::RunWithAttempts;
@@ -55,12 +58,22 @@ async fn list(client: &mut Client, output: &Output, args: &RunLsArgs) -> Outcome
     }
     output.list(&runs, &view(&row_of(output)))?;
     if !output.is_data() {
-        output.note(&format!(
-            "{} listed",
-            super::check::count(runs.len(), "run")
-        ));
+        output.note(&footer(&runs));
     }
     Ok(())
+}
+
+/// What is listed are attempts; several may be of one run.
+fn footer(attempts: &[RunObject]) -> String {
+    let ids: BTreeSet<(&str, Option<u32>)> = attempts
+        .iter()
+        .map(|run| (run.run_id.as_str(), run.shard))
+        .collect();
+    let runs = count(ids.len(), "run");
+    match attempts.len() {
+        same if same == ids.len() => format!("{runs} listed"),
+        more => format!("{runs}, {} listed", count(more, "attempt")),
+    }
 }
 
 const COLUMNS: [(&str, bool); 10] = [

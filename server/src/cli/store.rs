@@ -1,17 +1,17 @@
 //! `store`: the contents of an embedded store as lines of JSON, and back. The way out of a
 //! damaged one.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use punctual_sled::DumpError;
+use punctual_sled::{DumpError, Exported};
 
 use super::args::{Common, StoreCommand};
+use super::dump::DumpReader;
 use super::failure::{Exit, Failure, Outcome};
 use crate::config::{ServeArgs, StoreAt};
-use crate::output::Output;
+use crate::output::{Output, say};
 
 pub(super) fn store(common: &Common, output: &Output, command: StoreCommand) -> Outcome {
     match command {
@@ -42,18 +42,15 @@ fn is_stream(file: Option<&Path>) -> bool {
 }
 
 fn export(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
-    let to: Box<dyn Write> = match &file {
-        Some(path) if !is_stream(Some(path)) => {
-            // It holds everything that the store holds.
-            let mut options = OpenOptions::new();
-            let opened = options.write(true).create_new(true).mode(0o600).open(path);
-            Box::new(opened.map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?)
+    let found = match &file {
+        Some(path) if !is_stream(Some(path)) => export_to(database, path)?,
+        _ => {
+            let mut to = BufWriter::new(io::stdout().lock());
+            let found = punctual_sled::export(database, &mut to).map_err(failure)?;
+            to.flush()?;
+            found
         }
-        _ => Box::new(io::stdout().lock()),
     };
-    let mut to = BufWriter::new(to);
-    let found = punctual_sled::export(database, &mut to).map_err(failure)?;
-    to.flush()?;
     output.note(&format!("{} entries exported", found.entries));
     if found.complete && found.missing == 0 {
         return Ok(());
@@ -68,21 +65,80 @@ fn export(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
     .hint("what was exported can be imported; look for what is gone in a backup"))
 }
 
+/// The file appears when it is complete: what fails leaves nothing that the next try trips over.
+fn export_to(database: &Path, path: &Path) -> Outcome<Exported> {
+    let fail = |error: &io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    if path.symlink_metadata().is_ok() {
+        return Err(fail(&io::ErrorKind::AlreadyExists.into()));
+    }
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // It holds everything that the store holds: such a file is its owner's alone.
+    let mut builder = tempfile::Builder::new();
+    let made = builder.prefix(".punctual-export-").tempfile_in(directory);
+    let file = made.map_err(|e| fail(&e))?;
+    let mut to = BufWriter::new(file);
+    let found = punctual_sled::export(database, &mut to).map_err(failure)?;
+    let file = to.into_inner().map_err(|e| fail(e.error()))?;
+    file.as_file().sync_all().map_err(|e| fail(&e))?;
+    file.persist_noclobber(path).map_err(|e| fail(&e.error))?;
+    Ok(found)
+}
+
 fn import(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
-    let made = match &file {
+    let from: Box<dyn BufRead> = match &file {
         Some(path) if !is_stream(Some(path)) => {
             let opened = File::open(path);
             let opened = opened.map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
-            punctual_sled::import(database, &mut BufReader::new(opened))
+            Box::new(BufReader::new(opened))
         }
-        _ => punctual_sled::import(database, &mut io::stdin().lock()),
+        _ => Box::new(io::stdin().lock()),
     };
-    let made = made.map_err(failure)?;
+    let mut lines = DumpReader::new(from);
+    let had_parent = database.parent().is_none_or(Path::exists);
+    let made = punctual_sled::import(database, &mut lines).map_err(|error| {
+        if matches!(error, DumpError::Line { .. } | DumpError::Io(_)) {
+            // Only then the directory is what this import has made.
+            discard(database, had_parent);
+        }
+        failure(error)
+    })?;
     output.note(&format!(
         "{} entries imported; {} that belonged to a running node are left out",
         made.entries, made.leased
     ));
+    say(&notice(lines.decided_until()));
     Ok(())
+}
+
+/// Half an import is no store, and would only be in the way of the next try.
+fn discard(database: &Path, had_parent: bool) {
+    if let Err(error) = fs::remove_dir_all(database) {
+        say(&format!(
+            "punctual: remove {} before the next try: {error}",
+            database.display()
+        ));
+    }
+    if let (false, Some(parent)) = (had_parent, database.parent()) {
+        // If there is something else in it, it stays.
+        let _ = fs::remove_dir(parent);
+    }
+}
+
+/// What must be known before a node runs on it.
+fn notice(decided_until: Option<i64>) -> String {
+    let time = decided_until.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let (until, since) = match time {
+        Some(time) => (format!(" ({time})"), format!("since {time}")),
+        None => (String::new(), "since the export".into()),
+    };
+    format!(
+        "notice: this store goes on from the state that was exported{until}. Instants decided \
+         after that are\n  decided again when a node starts, so what ran since then can run \
+         twice: look at what ran\n  {since} before you start it"
+    )
 }
 
 fn failure(error: DumpError) -> Failure {

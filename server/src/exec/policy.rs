@@ -49,9 +49,10 @@ impl Declared {
         let program = program(command);
         let Some(environments) = self.environments.get(&command.argv) else {
             return Err(format!(
-                "this node runs only commands declared in its own files, and `{program}` with \
-                 these arguments is not: declare it there under `commands:`, or start the node \
-                 with --commands any"
+                "this node runs only commands that stood in its --jobs files when it read them, \
+                 and `{program}` with these arguments did not: add it there (in a job or under \
+                 `commands:`) and {}",
+                read_again()
             ));
         };
         let subset = |declared: &BTreeMap<String, String>| {
@@ -65,9 +66,10 @@ impl Declared {
         }
         let names: Vec<&str> = command.env.keys().map(String::as_str).collect();
         Err(format!(
-            "`{program}` is declared in this node's own files, but not with this environment \
-             ({}): declare it there with the same `env`, or start the node with --commands any",
-            names.join(", ")
+            "`{program}` stood in this node's --jobs files when it read them, but not with this \
+             environment ({}): add it there with the same `env` and {}",
+            names.join(", "),
+            read_again()
         ))
     }
 }
@@ -111,6 +113,15 @@ impl CommandPolicy {
             )
         })
     }
+}
+
+/// What makes a node take what its files say now.
+fn read_again() -> String {
+    format!(
+        "send the node SIGHUP (`kill -HUP {}`, it reads them again and applies them), or start it \
+         with --commands any",
+        std::process::id()
+    )
 }
 
 fn program(command: &CommandLine) -> &str {

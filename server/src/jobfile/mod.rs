@@ -5,6 +5,7 @@
 //! that the store never depends on a file.
 
 mod check;
+mod crontab;
 mod finding;
 mod input;
 mod json;
@@ -68,6 +69,11 @@ impl JobFile {
 }
 
 fn parse_tree(source: &Source) -> (Option<Rc<Node>>, Vec<Finding>) {
+    if source.format != Format::Json
+        && let Some(finding) = crontab::finding(&source.name, &source.text)
+    {
+        return (None, vec![finding]);
+    }
     match source.format {
         Format::Yaml => yaml::parse(&source.name, &source.text),
         Format::Toml => toml::parse(&source.name, &source.text),

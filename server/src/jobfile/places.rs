@@ -3,6 +3,7 @@
 use punctual::job::spec::SpecError;
 use punctual::schedule::ScheduleSpec;
 
+use super::crontab;
 use super::schema::{SCHEDULE, Wrong};
 use super::tree::{Data, Node};
 
@@ -57,11 +58,24 @@ pub(super) fn place(error: SpecError, node: &Node) -> Wrong {
             path = excluded_text(schedule, &error.message).unwrap_or(path);
         }
     }
+    let hint = match path.as_str() {
+        "schedule.cron" if cron_text(schedule).is_some_and(crontab::has_command) => {
+            Some(crontab::COMMAND_HINT.into())
+        }
+        _ => error.hint,
+    };
     Wrong {
         pos: node.locate(&path).character(error.at),
         path,
         message: error.message,
-        hint: error.hint,
+        hint,
+    }
+}
+
+fn cron_text(schedule: Option<&Node>) -> Option<&str> {
+    match &schedule?.get("cron")?.data {
+        Data::Text(text) => Some(&text.text),
+        _ => None,
     }
 }
 

@@ -100,6 +100,17 @@ fn a_day_in_the_life_of_a_node() {
             .ok()
             .contains("5 0 * * * Asia/Shanghai")
     );
+    let shown = place.run(&["job", "show", "tick"]).ok();
+    for line in [
+        "Overlap: allow",
+        "Misfire: latest",
+        "Catch up: 10m",
+        "Retry: no, 1 attempt",
+        "On lost: fail",
+        "History: 1000 success, 50 failed, 50 skipped, for 30d",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
     let yaml = place.run(&["job", "show", "daily", "-o", "yaml"]).ok();
     assert!(yaml.contains("timezone: Asia/Shanghai"), "{yaml}");
 
@@ -171,7 +182,17 @@ fn a_day_in_the_life_of_a_node() {
             .contains("holiday")
     );
     place.run(&["job", "trigger", "daily"]).fails(4, "paused");
+    assert_eq!(
+        place
+            .run(&["job", "pause", "daily", "--reason", "other"])
+            .ok(),
+        "job daily was paused already: holiday\n"
+    );
     place.run(&["job", "resume", "daily"]).ok();
+    assert_eq!(
+        place.run(&["job", "resume", "daily"]).ok(),
+        "job daily is not paused\n"
+    );
     let ended = tick["run_id"].as_str().unwrap();
     place.run(&["run", "cancel", ended]).fails(4, "");
     place.write("wrong", "pt_wrong\n");
@@ -302,6 +323,64 @@ fn a_command_that_the_node_does_not_know_is_not_run() {
     });
     place.run(&["job", "trigger", "later", "--wait"]).ok();
     assert!(place.path("later").exists());
+    // What went out of the files is still there, and nobody would run it.
+    wait_for("the warning", || {
+        let log = node.log();
+        (log.contains("still in the store") && log.contains("tick")).then_some(())
+    });
+}
+
+/// The first thing that people do: change the file that the node was started with, and apply it.
+#[test]
+fn the_nodes_own_file_may_be_edited_and_applied() {
+    let place = Place::new();
+    let write = |word: &str| {
+        place.write(
+            "jobs.yaml",
+            format!("jobs:\n  - id: hello\n    run: {{ command: [echo, {word}] }}\n"),
+        );
+    };
+    write("one");
+    let node = serve(&place, "log");
+    write("two");
+    let applied = place.run(&["apply", "-f", "jobs.yaml"]);
+    assert!(!applied.err.contains("warning"), "{applied:?}");
+    let done = place
+        .run(&["job", "trigger", "hello", "--wait", "-o", "json"])
+        .json();
+    assert_eq!(done["output_tail"], "two\n");
+    // Another file declares nothing, and the warning says what would.
+    place.write(
+        "other.yaml",
+        "jobs:\n  - id: hello\n    run: { command: [echo, three] }\n",
+    );
+    let applied = place.run(&["apply", "-f", "other.yaml"]);
+    let kill = format!("kill -HUP {}", node.child.id());
+    assert!(applied.err.contains(&kill), "{applied:?}");
+    // A job of the node's own files comes back.
+    let removed = place.run(&["job", "rm", "hello", "--yes"]);
+    assert_eq!(removed.out, "job hello deleted\n", "{removed:?}");
+    assert!(removed.err.contains("it comes back with"), "{removed:?}");
+}
+
+#[test]
+fn waiting_ends_with_the_timeout_and_attempts_are_counted() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: long\n    run: { command: [sleep, \"60\"] }\n  - id: twice\n    \
+         run: { command: [\"false\"] }\n    retry: { attempts: 2, backoff: 100ms }\n",
+    );
+    let _node = serve(&place, "log");
+    let started = Instant::now();
+    let waited = place.run(&["job", "trigger", "long", "--wait", "--timeout", "1s"]);
+    assert!(waited.err.contains("punctual run show"), "{waited:?}");
+    waited.fails(7, "it goes on");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    let failed = place.run(&["job", "trigger", "twice", "--wait"]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let listed = place.run(&["run", "ls"]);
+    assert_eq!(listed.err, "2 runs, 3 attempts listed\n", "{listed:?}");
 }
 
 #[test]
@@ -349,10 +428,29 @@ fn the_store_can_be_taken_out_and_put_back() {
     place
         .run(&["store", "export", "--store", "sled:none"])
         .fails(2, "no database here");
-    fs::rename(place.path("data"), place.path("old")).unwrap();
+    // What fails leaves nothing that the next try trips over.
     place
-        .run(&["store", "import", "--store", "sled:data", "dump.jsonl"])
-        .ok();
+        .run(&["store", "export", "--store", "sled:none", "second.jsonl"])
+        .fails(2, "no database here");
+    assert!(!place.path("second.jsonl").exists());
+    place
+        .run(&["store", "export", "--store", "sled:data", "dump.jsonl"])
+        .fails(2, "exists");
+    fs::rename(place.path("data"), place.path("old")).unwrap();
+    let cut = dump.lines().take(20).collect::<Vec<_>>().join("\n");
+    place.write("cut.jsonl", format!("{cut}\n{{\"key\":"));
+    place
+        .run(&["store", "import", "--store", "sled:data", "cut.jsonl"])
+        .fails(2, "line 21");
+    assert!(!place.path("data").exists());
+    let imported = place.run(&["store", "import", "--store", "sled:data", "dump.jsonl"]);
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert!(
+        imported
+            .err
+            .contains("can run twice: look at what ran\n  since 2"),
+        "{imported:?}"
+    );
     place.write("jobs.yaml", "jobs: []\n");
     let _node = serve(&place, "log2");
     assert_eq!(

@@ -42,6 +42,62 @@ bad.yaml:5:12: a: run: unknown key `comand`
 }
 
 #[test]
+fn check_notes_what_may_not_be_meant() {
+    let place = Place::new();
+    let job = |id: &str, cron: &str| {
+        format!(
+            "  - id: {id}\n    schedule: {{ cron: \"{cron}\" }}\n    run: {{ command: [\"true\"] }}\n"
+        )
+    };
+    let jobs = [
+        job("beyond", "*/90 * * * *"),
+        job("uneven", "*/7 * * * *"),
+        job("either", "0 0 13 * 5"),
+        job("even", "*/15 9 * * 1-5"),
+        job("plain", "0 5 29 * *"),
+    ];
+    place.write("j.yaml", format!("jobs:\n{}", jobs.concat()));
+    let noted = place.run(&["check", "j.yaml"]);
+    assert_eq!((noted.code, noted.out.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = noted.err.lines().collect();
+    assert_eq!(lines.len(), 4, "{noted:?}");
+    assert!(lines[0].starts_with("note: beyond: schedule.cron: "));
+    assert!(lines[1].starts_with("note: uneven: schedule.cron: "));
+    assert!(lines[2].contains("either") && lines[2].contains("OR"));
+    assert_eq!(lines[3], "ok: 5 jobs");
+}
+
+#[test]
+fn a_crontab_is_no_job_file_and_a_command_no_field() {
+    let place = Place::new();
+    place.write(
+        "crontab",
+        "SHELL=/bin/sh\n*/5 * * * * /usr/bin/backup \"a b\"\n",
+    );
+    let found = place.run(&["check", "crontab"]);
+    assert_eq!(found.err, "1 finding\n", "{found:?}");
+    assert!(found.out.contains("crontab:2:1: this is a crontab"));
+    assert!(found.out.contains("run: { command: ["), "{found:?}");
+    for cron in [
+        "0 5 * * * /usr/bin/backup",
+        "0 5 * * * root backup",
+        "0 5 * * * echo a b c d",
+    ] {
+        place.write(
+            "j.yaml",
+            format!("jobs:\n  - id: a\n    schedule: {{ cron: \"{cron}\" }}\n    run: {{}}\n"),
+        );
+        let found = place.run(&["check", "j.yaml"]);
+        assert!(
+            found
+                .out
+                .contains("a command goes into `run: { command: [...] }`"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn check_reads_files_directories_and_standard_input() {
     let place = Place::new();
     std::fs::create_dir(place.path("jobs")).unwrap();
@@ -106,7 +162,8 @@ fn next_prints_times_and_points_at_mistakes() {
     );
     let never = run(&["0 0 30 2 *"]);
     assert_eq!((never.code, never.out.as_str()), (Some(0), ""));
-    assert!(never.err.contains("never fires"));
+    assert_eq!(never.err, "this expression never fires\n");
+    assert!(run(&["0 0 0 1 1 ? 2020"]).err.contains("never fires again"));
     run(&["5 32 * * *"]).fails(2, "  5 32 * * *\n    ^\n");
     run(&["* * * * *", "--dialect", "latin"]).fails(2, "latin");
     place.run(&["next"]).fails(2, "EXPR");
@@ -204,7 +261,7 @@ fn without_a_server_it_says_how_to_start_one() {
     nobody.fails(6, "start one with `punctual serve`");
     place
         .run(&["status", "--server", &url])
-        .fails(5, "no token for");
+        .fails(6, "no server answers at");
     place
         .run(&["status", "--server", "https://x"])
         .fails(5, "no token for");

@@ -16,7 +16,7 @@ use punctual::backend::CoordinationBackend;
 use punctual::cancel::Canceller;
 use punctual::control::{Control, JobObject, JobState, PageOf, RunObject};
 use punctual::env::TokioEnv;
-use punctual::handler::{CommandExecutor, Executors, HandlerError, RunContext};
+use punctual::handler::{Executors, HandlerError, RunContext};
 use punctual::job::run::RunState;
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
@@ -65,7 +65,7 @@ async fn start() -> Fixture {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
         store: "memory".into(),
-        commands: Arc::new(none) as Arc<dyn CommandExecutor>,
+        commands: Arc::new(none),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
