@@ -103,8 +103,8 @@ pub async fn raise_tzdb(store: &Store, keys: &Keys, meta: &Meta) -> BackendResul
 pub struct Restored {
     /// The new epoch.
     pub epoch: u8,
-    /// Everything up to here was decided when the copy was made, in every partition. Instants behind
-    /// it are decided again, and may have run before.
+    /// The newest decision in the copy. Instants behind it are decided again, and may have run
+    /// before.
     pub decided_until_ms: i64,
     /// Runs that were RUNNING: whether they ended since, nobody knows.
     pub running: Vec<String>,
@@ -139,7 +139,7 @@ pub async fn after_restore(store: &Store, keys: &Keys) -> BackendResult<Restored
         .iter()
         .filter_map(|entry| decode::<CursorRecord>(&entry.value).ok())
         .map(|cursor| cursor.position.at_ms)
-        .min()
+        .max()
         .unwrap_or(0);
     let (runs, _) = store.list(&keys.runs(), None).await?;
     let running = runs

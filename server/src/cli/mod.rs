@@ -3,7 +3,6 @@
 mod apply;
 pub(crate) mod args;
 mod check;
-mod dump;
 mod explain;
 pub(crate) mod failure;
 mod job;

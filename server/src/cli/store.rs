@@ -5,10 +5,16 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use punctual_sled::{DumpError, Exported};
+use std::sync::Arc;
+
+use punctual::bootstrap::{Restored, after_restore};
+use punctual::env::TokioEnv;
+use punctual::keys::Keys;
+use punctual::node::NodeConfig;
+use punctual::recipe::retry::Store;
+use punctual_sled::{DumpError, Exported, SledBackend};
 
 use super::args::{Common, StoreCommand};
-use super::dump::DumpReader;
 use super::failure::{Exit, Failure, Outcome};
 use crate::config::{ServeArgs, StoreAt};
 use crate::output::{Output, say};
@@ -88,7 +94,7 @@ fn export_to(database: &Path, path: &Path) -> Outcome<Exported> {
 }
 
 fn import(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
-    let from: Box<dyn BufRead> = match &file {
+    let mut from: Box<dyn BufRead> = match &file {
         Some(path) if !is_stream(Some(path)) => {
             let opened = File::open(path);
             let opened = opened.map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
@@ -96,9 +102,8 @@ fn import(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
         }
         _ => Box::new(io::stdin().lock()),
     };
-    let mut lines = DumpReader::new(from);
     let had_parent = database.parent().is_none_or(Path::exists);
-    let made = punctual_sled::import(database, &mut lines).map_err(|error| {
+    let made = punctual_sled::import(database, &mut from).map_err(|error| {
         if matches!(error, DumpError::Line { .. } | DumpError::Io(_)) {
             // Only then the directory is what this import has made.
             discard(database, had_parent);
@@ -109,7 +114,9 @@ fn import(output: &Output, database: &Path, file: Option<PathBuf>) -> Outcome {
         "{} entries imported; {} that belonged to a running node are left out",
         made.entries, made.leased
     ));
-    say(&notice(lines.decided_until()));
+    if let Some(restored) = take_over(database)? {
+        say(&notice(&restored));
+    }
     Ok(())
 }
 
@@ -127,17 +134,52 @@ fn discard(database: &Path, had_parent: bool) {
     }
 }
 
+/// Begins a new epoch in a store that was restored: its revisions repeat, and fencing tokens must
+/// not. `None` when the store holds no scheduler's data.
+fn take_over(database: &Path) -> Outcome<Option<Restored>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let env = TokioEnv::shared();
+        let options = punctual_sled::Options::default();
+        let backend = SledBackend::open(database, Arc::clone(&env), options)
+            .map_err(|error| Failure::usage(format!("cannot open what was imported: {error}")))?;
+        let config = NodeConfig::default();
+        let keys = Keys::new(&config.namespace);
+        let store = Store::new(Arc::new(backend.clone()), env, config.store_timeout_ms);
+        let restored = match store.get(&keys.meta()).await {
+            Ok(None) => Ok(None),
+            _ => after_restore(&store, &keys).await.map(Some),
+        };
+        backend.close();
+        restored.map_err(|error| Failure::usage(format!("cannot begin a new epoch: {error}")))
+    })
+}
+
 /// What must be known before a node runs on it.
-fn notice(decided_until: Option<i64>) -> String {
-    let time = decided_until.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+fn notice(restored: &Restored) -> String {
+    let time = jiff::Timestamp::from_millisecond(restored.decided_until_ms).ok();
     let (until, since) = match time {
         Some(time) => (format!(" ({time})"), format!("since {time}")),
         None => (String::new(), "since the export".into()),
     };
+    let running = match restored.running.as_slice() {
+        [] => String::new(),
+        runs => format!(
+            "\n  {} runs were RUNNING; whether they ended is unknown: {}",
+            runs.len(),
+            runs.iter()
+                .take(10)
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    };
     format!(
         "notice: this store goes on from the state that was exported{until}. Instants decided \
          after that are\n  decided again when a node starts, so what ran since then can run \
-         twice: look at what ran\n  {since} before you start it"
+         twice: look at what ran\n  {since} before you start it{running}"
     )
 }
 

@@ -451,12 +451,20 @@ fn the_store_can_be_taken_out_and_put_back() {
             .contains("can run twice: look at what ran\n  since 2"),
         "{imported:?}"
     );
-    place.write("jobs.yaml", "jobs: []\n");
+    place.write("jobs.yaml", JOBS);
     let _node = serve(&place, "log2");
     assert_eq!(
         place.run(&["job", "ls", "-o", "name"]).ok().lines().count(),
         4
     );
+    // Revisions repeat in a restored store, but whoever keeps the largest fencing token must not take
+    // a new run for an old one.
+    let shown = place
+        .run(&["job", "trigger", "hello", "--wait", "-o", "json"])
+        .ok();
+    let run: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let token: u64 = run["fencing_token"].as_str().unwrap().parse().unwrap();
+    assert!(token >= 1 << 56, "{run}");
 }
 
 #[test]
