@@ -159,6 +159,19 @@ impl Executor {
         lock(&self.ready).parked.remove(&proc);
     }
 
+    /// Drops everything: tasks hold the executor, and would keep it and the whole world alive.
+    pub fn clear(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            let tasks = std::mem::take(&mut state.tasks);
+            let timers = std::mem::take(&mut state.timers);
+            drop(state);
+            if tasks.is_empty() && timers.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Lets the tasks of a process stand still.
     pub fn pause(&self, proc: Proc) {
         let state = lock(&self.state);

@@ -384,6 +384,7 @@ impl World<'_> {
         let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
         let lives = self.lives.lock().unwrap().clone();
         let counts = self.counts.lock().unwrap().clone();
+        self.executor.clear();
         Observed {
             plan: self.plan.clone(),
             fingerprint: punctual::keys::fnv1a(&bytes),
