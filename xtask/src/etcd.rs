@@ -61,7 +61,9 @@ fn is_root() -> bool {
 pub(crate) fn cluster(members: u16) -> Result<(), String> {
     ensure()?;
     let binary = find().ok_or(HOW_TO_GET_IT)?;
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/etcd");
+    let place = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .with_file_name("target")
+        .join("etcd");
     let clients: Vec<u16> = (0..members).map(|i| FIRST_PORT + i).collect();
     for port in clients.iter().flat_map(|port| [*port, *port + 10]) {
         TcpListener::bind(("127.0.0.1", port))
