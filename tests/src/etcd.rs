@@ -45,11 +45,20 @@ impl Etcd {
     /// When there is none, or none that starts.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more options of etcd's.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`].
+    #[must_use]
+    pub fn start_with(options: &[&str]) -> Self {
         let binary = find().unwrap_or_else(|| panic!("{HOW_TO_GET_IT}"));
         let mut failures = Vec::new();
         // A port that was free may be taken by the time that etcd asks for it.
         for _ in 0..5 {
-            match Self::try_start(&binary) {
+            match Self::try_start(&binary, options) {
                 Ok(etcd) => return etcd,
                 Err(why) => failures.push(why),
             }
@@ -57,7 +66,7 @@ impl Etcd {
         panic!("no etcd starts: {}", failures.join("\n"));
     }
 
-    fn try_start(binary: &Path) -> Result<Self, String> {
+    fn try_start(binary: &Path, options: &[&str]) -> Result<Self, String> {
         let [client, peer] = free_ports();
         let place = tempfile::tempdir().unwrap();
         // Its name tells it from any other that might listen there.
@@ -78,6 +87,7 @@ impl Etcd {
             .args(["--initial-advertise-peer-urls", &peer_url])
             .args(["--initial-cluster", &format!("{name}={peer_url}")])
             .args(["--initial-cluster-token", &name])
+            .args(options)
             // Debian's 3.4 asks for this word on anything but amd64.
             .env("ETCD_UNSUPPORTED_ARCH", "arm64")
             .stdin(Stdio::piped())
@@ -103,9 +113,9 @@ impl Etcd {
     fn wait(&self, name: &str) -> Result<(), String> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            let healthy = self.ask("GET", "/health", "");
+            let healthy = self.ask("GET", "/health", "", "");
             if healthy.is_ok_and(|answer| answer.contains("\"health\":\"true\"")) {
-                let members = self.ask("POST", "/v3/cluster/member/list", "{}")?;
+                let members = self.ask("POST", "/v3/cluster/member/list", "", "{}")?;
                 return if members.contains(name) {
                     Ok(())
                 } else {
@@ -120,15 +130,22 @@ impl Etcd {
         Err(format!("etcd did not come up:\n{}", self.log()))
     }
 
-    /// One HTTP request; its whole answer.
-    fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, String> {
+    /// One HTTP request to etcd's gateway; its whole answer.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn ask(&self, method: &str, path: &str, token: &str, body: &str) -> Result<String, String> {
+        let authorization = match token {
+            "" => String::new(),
+            token => format!("Authorization: {token}\r\n"),
+        };
         let talk = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect(("127.0.0.1", self.client))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             write!(
                 stream,
                 "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                 Content-Length: {}\r\n\r\n{body}",
+                 {authorization}Content-Length: {}\r\n\r\n{body}",
                 body.len()
             )?;
             let mut answer = String::new();
@@ -153,10 +170,23 @@ impl Etcd {
         format!("http://127.0.0.1:{}", self.client)
     }
 
-    /// The process, for those who stop it.
+    /// Where clients connect, as an address.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.pid
+    pub fn port(&self) -> u16 {
+        self.client
+    }
+
+    /// Stops the process where it is, or lets it go on.
+    ///
+    /// # Panics
+    /// When it is gone.
+    pub fn pause(&self, paused: bool) {
+        let signal = if paused { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill")
+            .args([signal, &self.pid.to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
     }
 }
 

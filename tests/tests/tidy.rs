@@ -57,6 +57,10 @@ fn dependencies_point_one_way() {
             "backend-sled",
             vec!["punctual-memory", "punctual-etcd", "punctual-server"],
         ),
+        (
+            "backend-etcd",
+            vec!["punctual-memory", "punctual-sled", "punctual-server"],
+        ),
         ("server", vec!["punctual-tests", "punctual-bench"]),
     ];
     for (package, forbidden) in rules {

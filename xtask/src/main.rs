@@ -1,11 +1,15 @@
 //! The project's own commands: `cargo xtask test` checks everything and changes nothing,
 //! `cargo xtask fix` formats and applies what clippy can mend, `cargo xtask kill9` kills a node ten
-//! times in two minutes and counts what it did.
+//! times in two minutes and counts what it did, `cargo xtask etcd-install` gets the etcd that the
+//! tests need (`test` does so by itself where it can), `cargo xtask etcd --members 3` runs a cluster
+//! until Ctrl-C.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a command line tool talks on its streams"
 )]
+
+mod etcd;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -76,15 +80,33 @@ const KILL9: &[Step] = &[(
 )];
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("test") => run(TEST),
-        Some("fix") => run(FIX),
-        Some("kill9") => run(KILL9),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["test"] => match etcd::ensure() {
+            Ok(()) => run(TEST),
+            Err(why) => fail(&why),
+        },
+        ["etcd-install"] => etcd::ensure().map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS),
+        ["etcd"] => etcd::cluster(1).map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS),
+        ["etcd", "--members", count] => match count.parse() {
+            Ok(count @ 1..=9) => {
+                etcd::cluster(count).map_or_else(|why| fail(&why), |()| ExitCode::SUCCESS)
+            }
+            _ => fail("--members takes a number from 1 to 9"),
+        },
+        ["fix"] => run(FIX),
+        ["kill9"] => run(KILL9),
         _ => {
-            eprintln!("usage: cargo xtask test | fix | kill9");
+            eprintln!("usage: cargo xtask test | fix | kill9 | etcd-install | etcd [--members N]");
             ExitCode::from(2)
         }
     }
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("== {why}");
+    ExitCode::FAILURE
 }
 
 fn run(steps: &[Step]) -> ExitCode {

@@ -12,7 +12,8 @@ use super::{BackendError, BackendResult};
 
 /// Widths along a path of nesting add up to at most this.
 pub const MAX_WIDTH: usize = 128;
-/// Keys and values of one request together.
+/// Keys and values of one request together; the keys that a transaction or a guard requires count
+/// twice, since each is sent once to be compared and once to be read back.
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// The shortest lease: etcd's own minimum with its default election timeout.
 pub const MIN_LEASE_TTL_MS: u64 = 2_000;
@@ -37,7 +38,7 @@ pub fn check_txn(txn: &Txn) -> BackendResult<()> {
 pub fn check_batch(guard: &[Requirement], txns: &[Txn]) -> BackendResult<()> {
     let widest = txns.iter().map(txn_width).max().unwrap_or(0);
     let width = guard.len().max(txns.len()) + widest;
-    let bytes = requirements_bytes(guard) + txns.iter().map(txn_bytes).sum::<usize>();
+    let bytes = compared_and_read_bytes(guard) + txns.iter().map(txn_bytes).sum::<usize>();
     check_size(width, bytes)?;
     check_names(guard, txns)?;
     if writes_of(txns).any(|w| matches!(w, Write::Put { lease: Some(_), .. })) {
@@ -69,7 +70,8 @@ pub fn txn_width(txn: &Txn) -> usize {
     own + below
 }
 
-/// Bytes of the keys and values of a transaction, both branches of a choice counted.
+/// Bytes of the keys and values of a transaction as they are sent: what it requires twice, both
+/// branches of a choice.
 #[must_use]
 pub fn txn_bytes(txn: &Txn) -> usize {
     let ops: usize = txn
@@ -87,7 +89,12 @@ pub fn txn_bytes(txn: &Txn) -> usize {
             }
         })
         .sum();
-    requirements_bytes(&txn.require) + ops
+    compared_and_read_bytes(&txn.require) + ops
+}
+
+/// A requirement whose failure is shown travels twice: compared, and read back should it fail.
+fn compared_and_read_bytes(requirements: &[Requirement]) -> usize {
+    2 * requirements_bytes(requirements)
 }
 
 fn write_bytes(write: &Write) -> usize {

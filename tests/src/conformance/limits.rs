@@ -12,6 +12,7 @@ cases!("limits":
     a_choice_adds_its_width_to_that_around_it,
     a_batch_adds_its_width_to_its_widest_transaction,
     a_request_holds_a_mebibyte_and_no_more,
+    required_keys_count_twice,
     a_key_written_twice_is_rejected,
     a_choice_on_what_is_written_beside_it_is_rejected,
     an_empty_key_is_rejected,
@@ -85,6 +86,19 @@ async fn a_request_holds_a_mebibyte_and_no_more(f: Fixture) {
     };
     judged(&*f.a, &[], &halves(524_288)).await;
     assert_rejected(f.a.commit_batch(&[], &halves(524_289)).await);
+}
+
+async fn required_keys_count_twice(f: Fixture) {
+    let many = |bytes: usize| {
+        (100..228).fold(Txn::new().put("x", "v"), |txn, i| {
+            txn.require(absent(&format!("{i}{}", "k".repeat(bytes - 3))))
+        })
+    };
+    // 128 of them, compared and read back: 1,048,320 bytes and the put.
+    apply(&*f.a, many(4_095)).await;
+    assert_rejected(f.a.commit(&many(4_096)).await);
+    let guard = many(4_096).require;
+    assert_rejected(f.a.commit_batch(&guard, &[Txn::new().put("y", "v")]).await);
 }
 
 async fn a_key_written_twice_is_rejected(f: Fixture) {
