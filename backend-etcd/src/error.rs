@@ -9,7 +9,8 @@
 //!
 //! Not in the table, though tempting: *"database space exceeded"*. etcd checks its quota once
 //! before a request enters the log, and once more when it applies it; there it applies the writes
-//! and *then* answers with the error. So it is `Unknown` like everything else.
+//! and *then* answers with the error (31 of 32 concurrent writes, when tried on 3.4.23). So it is
+//! `Unknown` like everything else.
 
 use std::error::Error as _;
 

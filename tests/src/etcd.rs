@@ -198,7 +198,11 @@ impl Drop for Etcd {
     }
 }
 
+/// `PUNCTUAL_ETCD` names one other than the system's.
 fn find() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("PUNCTUAL_ETCD") {
+        return Some(PathBuf::from(named)).filter(|named| named.is_file());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/bin".into(), "/usr/local/bin".into()])
@@ -255,15 +259,39 @@ impl Pool {
         state.lent += N;
         let mut ready: Vec<Etcd> = (0..N).filter_map(|_| state.idle.pop()).collect();
         drop(state);
-        // Counted until it is given back or, should it not start, for ever: then all must fail.
-        std::array::from_fn(|_| ready.pop().unwrap_or_else(Etcd::start))
+        // Should one not start, the others who wait must hear of it too.
+        let counted = Counted {
+            pool: self,
+            count: N,
+        };
+        let taken = std::array::from_fn(|_| ready.pop().unwrap_or_else(Etcd::start));
+        std::mem::forget(counted);
+        taken
     }
 
     /// Gives one back.
     pub fn give_back(&self, etcd: Etcd) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.idle.push(etcd);
-        state.lent -= 1;
+        drop(state);
+        self.release(1);
+    }
+
+    fn release(&self, count: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lent -= count;
         self.given_back.notify_all();
+    }
+}
+
+/// Takes back what was counted as lent, when the lending fails.
+struct Counted<'a> {
+    pool: &'a Pool,
+    count: usize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.pool.release(self.count);
     }
 }
