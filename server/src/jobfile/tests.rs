@@ -277,6 +277,24 @@ fn toml_and_json_have_places_too() {
         "j.toml:3:11: a: timeout: must be a duration, not the number 5
     hint: add the unit: 5s or 5m
 j.toml:5:21: a: schedule.timezone: `Mars` is no time zone of the database
+/// A body of a few kilobytes must not exhaust the stack, nor one of megabytes the processor.
+#[test]
+fn json_that_nests_without_end_is_refused_at_once() {
+    for levels in [65, 5_000, 3_000_000] {
+        let list = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        expect("j.json", &list, "j.json:1:65: nested deeper than 64 levels");
+    }
+    let maps = format!("{}1{}", "{\"a\":".repeat(5_000), "}".repeat(5_000));
+    expect(
+        "j.json",
+        &maps,
+        "j.json:1:321: nested deeper than 64 levels",
+    );
+    let in_text = format!("{{\"jobs\": [\"\\\"{}\"]}}", "[".repeat(100));
+    let found = shown(&parse("j.json", &in_text));
+    assert!(!found.contains("deeper"), "{found}");
+}
+
     hint: write an IANA name, such as Asia/Shanghai, Europe/Berlin or UTC
 j.toml:6:22: a: schedule.cron: day of month: `32` is out of range 1-31
     hint: write a number 1-31",

@@ -17,8 +17,11 @@ use super::yaml_repair::{Unquoted, find_unquoted};
 
 /// How many nodes aliases may add. Ten lines of YAML can ask for a billion.
 const MAX_ALIAS_NODES: usize = 1_000_000;
-/// How deep lists and maps may nest.
-const MAX_DEPTH: usize = 64;
+/// How many bytes of text aliases may add beyond what the file has itself: a long text repeated
+/// fills memory with few nodes.
+const MAX_ALIAS_BYTES: usize = 8 << 20;
+/// How deep lists and maps may nest, in any format.
+pub(super) const MAX_DEPTH: usize = 64;
 /// Bytes that may be read again because an unquoted text was mended in memory.
 const MAX_REREAD: usize = 128 << 20;
 
@@ -326,7 +329,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn too_deep() -> String {
+pub(super) fn too_deep() -> String {
     format!("nested deeper than {MAX_DEPTH} levels")
 }
 
