@@ -260,6 +260,14 @@ fn an_alias_bomb_is_refused_before_it_expands() {
         &text,
         "j.yaml:6:38: aliases expand to more than 1000000 values\n    hint: write the values out where they are used",
     );
+    // Few values, but long ones.
+    let aliases = vec!["*a"; 5_000].join(",");
+    let long = format!("a: &a {}\nb: [{aliases}]\n", "x".repeat(1 << 20));
+    let found = shown(&parse("j.yaml", &long));
+    assert!(
+        found.starts_with("j.yaml:2:32: aliases expand to more than 9 MiB of text"),
+        "{found}"
+    );
     let deep = format!("jobs: {}", "[".repeat(10_000));
     let file = parse("j.yaml", &deep);
     assert!(

@@ -92,6 +92,7 @@ struct Reader<'a> {
     frames: Vec<Frame>,
     anchors: HashMap<usize, Rc<Node>>,
     alias_nodes: usize,
+    alias_bytes: usize,
     root: Option<Rc<Node>>,
     documents: usize,
 }
@@ -106,6 +107,7 @@ impl<'a> Reader<'a> {
             frames: Vec::new(),
             anchors: HashMap::new(),
             alias_nodes: 0,
+            alias_bytes: 0,
             root: None,
             documents: 0,
         }
@@ -228,8 +230,15 @@ impl<'a> Reader<'a> {
             return Err(Finding::new(self.file, pos, message).into());
         };
         self.alias_nodes = self.alias_nodes.saturating_add(target.weight);
-        if self.alias_nodes > MAX_ALIAS_NODES {
-            let message = format!("aliases expand to more than {MAX_ALIAS_NODES} values");
+        self.alias_bytes = self.alias_bytes.saturating_add(target.bytes);
+        let max_bytes = MAX_ALIAS_BYTES.saturating_add(self.source.len());
+        let too_much = if self.alias_nodes > MAX_ALIAS_NODES {
+            Some(format!("{MAX_ALIAS_NODES} values"))
+        } else {
+            (self.alias_bytes > max_bytes).then(|| format!("{} MiB of text", max_bytes >> 20))
+        };
+        if let Some(too_much) = too_much {
+            let message = format!("aliases expand to more than {too_much}");
             let finding = Finding::new(self.file, pos, message);
             return Err(finding
                 .hint("write the values out where they are used")
