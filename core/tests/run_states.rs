@@ -90,8 +90,8 @@ fn illegal_edges_say_what_is_wrong() {
         ),
         (
             Phase::Running(a.clone()),
-            RunEvent::Finish(a, Ending::Failed(FailReason::WorkerLost)),
-            "finish cannot end an attempt as worker_lost",
+            RunEvent::Finish(a, Ending::Failed(FailReason::Expired)),
+            "finish cannot end an attempt as expired",
         ),
     ];
     for (phase, event, message) in cases {

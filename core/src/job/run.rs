@@ -352,12 +352,14 @@ pub fn transition(phase: &Phase, event: &RunEvent) -> Result<Phase, IllegalTrans
             own(owner, by)?;
             match ending {
                 Ending::Success => Ok(Phase::Success),
-                Ending::Failed(
-                    reason @ (FailReason::Expired | FailReason::NoHandler | FailReason::WorkerLost),
-                ) => Err(IllegalTransition::WrongReason {
-                    event: name,
-                    reason: *reason,
-                }),
+                // `WorkerLost` too can be what the owner reports: it lives, but what watched the
+                // user's code does not, so the outcome is unknown all the same.
+                Ending::Failed(reason @ (FailReason::Expired | FailReason::NoHandler)) => {
+                    Err(IllegalTransition::WrongReason {
+                        event: name,
+                        reason: *reason,
+                    })
+                }
                 Ending::Failed(reason) => Ok(Phase::Failed(*reason)),
             }
         }
