@@ -277,14 +277,6 @@ fn an_alias_bomb_is_refused_before_it_expands() {
     );
 }
 
-#[test]
-fn toml_and_json_have_places_too() {
-    expect(
-        "j.toml",
-        "[[jobs]]\nid = \"a\"\ntimeout = 5\nrun = { command = [\"x\"] }\nschedule.timezone = \"Mars\"\nschedule.cron = \"* * 32 * *\"\n",
-        "j.toml:3:11: a: timeout: must be a duration, not the number 5
-    hint: add the unit: 5s or 5m
-j.toml:5:21: a: schedule.timezone: `Mars` is no time zone of the database
 /// A body of a few kilobytes must not exhaust the stack, nor one of megabytes the processor.
 #[test]
 fn json_that_nests_without_end_is_refused_at_once() {
@@ -303,6 +295,14 @@ fn json_that_nests_without_end_is_refused_at_once() {
     assert!(!found.contains("deeper"), "{found}");
 }
 
+#[test]
+fn toml_and_json_have_places_too() {
+    expect(
+        "j.toml",
+        "[[jobs]]\nid = \"a\"\ntimeout = 5\nrun = { command = [\"x\"] }\nschedule.timezone = \"Mars\"\nschedule.cron = \"* * 32 * *\"\n",
+        "j.toml:3:11: a: timeout: must be a duration, not the number 5
+    hint: add the unit: 5s or 5m
+j.toml:5:21: a: schedule.timezone: `Mars` is no time zone of the database
     hint: write an IANA name, such as Asia/Shanghai, Europe/Berlin or UTC
 j.toml:6:22: a: schedule.cron: day of month: `32` is out of range 1-31
     hint: write a number 1-31",
@@ -416,6 +416,17 @@ fn a_single_job_takes_its_id_from_elsewhere() {
     let findings = JobFile::parse_job(&source(r#"{"run": {}, "x": 1}"#), "j", NOW_MS).unwrap_err();
     assert_eq!(findings.len(), 2);
     assert!(JobFile::parse_job(&source("[]"), "j", NOW_MS).is_err());
+}
+
+#[test]
+fn a_definition_larger_than_a_store_takes_is_refused_by_name() {
+    let long = "x".repeat(256 << 10);
+    let text = format!("jobs:\n  - id: a\n    run: {{ command: [x, {long}] }}\n");
+    expect(
+        "j.yaml",
+        &text,
+        "j.yaml:2:5: a: the definition is 257 KiB long as JSON; at most 256 KiB are taken\n    hint: put the data into a file and name that",
+    );
 }
 
 /// Whatever the text: an answer, never a panic, and each finding stands in the file.
