@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use punctual::control::ApplyReport;
 use punctual::handler::CommandLine;
-use punctual::job::spec::{CommandSpec, JobSpec};
+use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -190,13 +190,7 @@ fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
     let mut all: Vec<String> = specs
         .iter()
         .filter_map(|spec| {
-            let line = CommandLine {
-                argv: match spec.run.command.clone()? {
-                    CommandSpec::Argv(argv) => argv,
-                    CommandSpec::Named(name) => vec![name],
-                },
-                env: spec.run.env.clone(),
-            };
+            let line = CommandLine::new(spec.run.command.as_ref()?, spec.run.env.clone());
             let refusal = api.commands.allows(&line).err()?;
             Some(format!(
                 "{}: this node would not run it: {refusal}",
