@@ -296,6 +296,22 @@ fn json_that_nests_without_end_is_refused_at_once() {
 }
 
 #[test]
+fn toml_that_nests_without_end_is_refused_at_once() {
+    let key = vec!["a"; 70].join(".");
+    let inline = format!("{}1{}", format!("{key} = {{ ").repeat(70), " }".repeat(70));
+    let text = inline.replacen("{ 1", "{ a = 1", 1);
+    let found = shown(&parse("j.toml", &text));
+    assert!(found.contains("deeper than 64"), "{found}");
+    // Nothing of this nests.
+    let flat = "x = 1.5 # [[[ ...\n".repeat(100) + &"'''[[''''' = \"[{\\\"[\"\n".repeat(100);
+    let found = shown(&parse("j.toml", &flat));
+    assert!(!found.contains("deeper"), "{found}");
+    let hidden = format!("a = ['''x'''', {inline}]");
+    let found = shown(&parse("j.toml", &hidden));
+    assert!(found.contains("deeper than 64"), "{found}");
+}
+
+#[test]
 fn toml_and_json_have_places_too() {
     expect(
         "j.toml",
