@@ -27,6 +27,7 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
         telemetry::level(common.quiet, common.verbose),
     );
     run_to_end(async {
+    punctual_server::exec::raise_file_limit();
         // Before anything is opened: a signal must not leave it half-way.
         let mut signals = Signals::listen()?;
         let server = Server::start(&config, &file, false).await?;

@@ -24,6 +24,7 @@
 
 mod clock;
 mod command;
+mod limits;
 mod output;
 mod policy;
 mod processes;
@@ -33,6 +34,7 @@ mod verdict;
 mod watch;
 mod wire;
 
+pub use limits::raise_file_limit;
 pub use output::log_path;
 pub use policy::{CommandPolicy, Declared};
 
@@ -138,6 +140,7 @@ impl ProcessExecutor {
     fn start_supervisor(&self) -> std::io::Result<Child> {
         Command::new(&self.config.supervisor)
             .arg(SUPERVISE)
+            .args(limits::original())
             .arg0("punctual")
             .env_clear()
             .process_group(0)
