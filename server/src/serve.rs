@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::config::ServeArgs;
+use crate::logs;
 use crate::output::say;
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told, die};
@@ -26,8 +27,8 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
         config.log_format,
         telemetry::level(common.quiet, common.verbose),
     );
-    run_to_end(async {
     punctual_server::exec::raise_file_limit();
+    run_to_end(async {
         // Before anything is opened: a signal must not leave it half-way.
         let mut signals = Signals::listen()?;
         let server = Server::start(&config, &file, false).await?;
@@ -39,7 +40,10 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
             ));
         }
         greet(&server, &config.data_dir);
-        run(server, &mut signals, &files, file).await
+        tokio::select! {
+            ended = run(server, &mut signals, &files, file) => ended,
+            () = logs::keep_tidy(&config.data_dir) => Ok(()),
+        }
     })
 }
 
