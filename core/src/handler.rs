@@ -9,6 +9,7 @@ use async_trait::async_trait;
 
 use crate::cancel::{CancelToken, StopCause};
 use crate::job::run::FailReason;
+use crate::job::spec::CommandSpec;
 use crate::recipe::session::Trust;
 
 /// Proof of order for whatever the run writes to: strictly increasing over the attempts of a job
@@ -153,12 +154,27 @@ pub trait CommandExecutor: Send + Sync + 'static {
 }
 
 /// A command to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
+    /// Stands for a command that the executor's node declares; `argv` is empty then. A field of
+    /// its own, because a program without arguments looks the same as a name.
+    pub name: Option<String>,
     /// Program and arguments; never a shell string.
     pub argv: Vec<String>,
     /// Added to the clean environment.
     pub env: BTreeMap<String, String>,
+}
+
+impl CommandLine {
+    /// What a job says, to be run with `env`.
+    #[must_use]
+    pub fn new(command: &CommandSpec, env: BTreeMap<String, String>) -> Self {
+        let (name, argv) = match command {
+            CommandSpec::Named(name) => (Some(name.clone()), Vec::new()),
+            CommandSpec::Argv(argv) => (None, argv.clone()),
+        };
+        Self { name, argv, env }
+    }
 }
 
 /// The handlers and the command executor of a node.

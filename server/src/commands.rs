@@ -111,13 +111,7 @@ impl NodeCommands {
 
     /// Why the node would not run the job's command.
     pub(crate) fn refusal(&self, spec: &JobSpec) -> Option<String> {
-        let line = CommandLine {
-            argv: match spec.run.command.clone()? {
-                CommandSpec::Argv(argv) => argv,
-                CommandSpec::Named(name) => vec![name],
-            },
-            env: spec.run.env.clone(),
-        };
+        let line = CommandLine::new(spec.run.command.as_ref()?, spec.run.env.clone());
         self.allows(&line).err()
     }
 
@@ -170,7 +164,7 @@ fn declared(file: &JobFile) -> Declared {
     for (name, argv) in &file.commands {
         let command = CommandLine {
             argv: argv.clone(),
-            env: std::collections::BTreeMap::new(),
+            ..CommandLine::default()
         };
         declared.name(name, command);
     }
@@ -184,41 +178,37 @@ fn declared(file: &JobFile) -> Declared {
             declared.allow(CommandLine {
                 argv: argv.clone(),
                 env: job.run.env.clone(),
+                name: None,
             });
         }
     }
     declared
 }
 
-/// A command of one word may be a name: what it stands for on this node, with what the job adds.
-fn resolve(policy: &CommandPolicy, command: &CommandLine) -> CommandLine {
-    let [name] = command.argv.as_slice() else {
-        return command.clone();
+/// What a name stands for on this node, with what the job adds. A program is itself, also when a
+/// declared command has the same name.
+fn resolve(policy: &CommandPolicy, command: &CommandLine) -> Result<CommandLine, String> {
+    let Some(name) = &command.name else {
+        return Ok(command.clone());
     };
-    match policy.resolve(name) {
-        Ok(declared) => {
-            let mut resolved = declared.clone();
-            resolved.env.extend(command.env.clone());
-            resolved
-        }
-        Err(_) => command.clone(),
-    }
+    let mut resolved = policy.resolve(name)?.clone();
+    resolved.env.extend(command.env.clone());
+    Ok(resolved)
 }
 
 #[async_trait]
 impl CommandExecutor for NodeCommands {
     fn allows(&self, command: &CommandLine) -> Result<(), String> {
         let current = self.current().executor;
-        current.allows(&resolve(current.policy(), command))
+        current.allows(&resolve(current.policy(), command)?)
     }
 
     async fn execute(&self, ctx: RunContext, command: CommandLine) -> Execution {
         let current = self.current().executor;
-        let command = resolve(current.policy(), &command);
-        if command.argv.is_empty() {
-            return Execution::failed(FailReason::Error, "an empty command");
+        match resolve(current.policy(), &command) {
+            Ok(command) => current.execute(ctx, command).await,
+            Err(refusal) => Execution::failed(FailReason::Error, refusal),
         }
-        current.execute(ctx, command).await
     }
 }
 
@@ -241,9 +231,27 @@ mod tests {
     fn line(argv: &[&str], env: &[(&str, &str)]) -> CommandLine {
         let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         CommandLine {
+            name: None,
             argv: argv.iter().map(|a| (*a).to_owned()).collect(),
             env: env.collect(),
         }
+    }
+
+    fn named(name: &str, env: &[(&str, &str)]) -> CommandLine {
+        CommandLine {
+            name: Some(name.into()),
+            ..line(&[], env)
+        }
+    }
+
+    #[test]
+    fn a_program_is_not_taken_for_the_command_of_the_same_name() {
+        let own = file("commands: { date: [/bin/echo, named] }");
+        let node = NodeCommands::new(Commands::Any, ".".into(), &own);
+        let policy = node.current().executor;
+        let run = |command| resolve(policy.policy(), &command).unwrap().argv;
+        assert_eq!(run(line(&["date"], &[])), ["date"]);
+        assert_eq!(run(named("date", &[])), ["/bin/echo", "named"]);
     }
 
     /// Q02: by default only what the node's own files say is run.
@@ -253,25 +261,27 @@ mod tests {
             "commands: { report: [/bin/echo, all] }\njobs:\n  - id: a\n    run: { command: [/bin/date, -u], env: { LANG: C } }\n",
         );
         let node = NodeCommands::new(Commands::Named, ".".into(), &own);
-        assert!(node.allows(&line(&["report"], &[])).is_ok());
+        assert!(node.allows(&named("report", &[])).is_ok());
         assert!(node.allows(&line(&["/bin/echo", "all"], &[])).is_ok());
         assert!(
             node.allows(&line(&["/bin/date", "-u"], &[("LANG", "C")]))
                 .is_ok()
         );
-        for (argv, env) in [
-            (&["/bin/echo", "other"][..], &[][..]),
-            (&["/bin/date", "-u"], &[("LD_PRELOAD", "/tmp/x.so")]),
-            (&["report"], &[("PATH", "/tmp")]),
-            (&["unknown"], &[]),
+        for refused in [
+            line(&["/bin/echo", "other"], &[]),
+            line(&["/bin/date", "-u"], &[("LD_PRELOAD", "/tmp/x.so")]),
+            named("report", &[("PATH", "/tmp")]),
+            named("unknown", &[]),
+            // A program that happens to be called like a declared command.
+            line(&["report"], &[]),
         ] {
-            assert!(node.allows(&line(argv, env)).is_err(), "{argv:?} {env:?}");
+            assert!(node.allows(&refused).is_err(), "{refused:?}");
         }
         node.replace(&file("commands: { other: [/bin/true] }"));
-        assert!(node.allows(&line(&["report"], &[])).is_err());
-        assert!(node.allows(&line(&["other"], &[])).is_ok());
+        assert!(node.allows(&named("report", &[])).is_err());
+        assert!(node.allows(&named("other", &[])).is_ok());
         let off = NodeCommands::new(Commands::Off, ".".into(), &own);
-        assert!(off.allows(&line(&["report"], &[])).is_err());
+        assert!(off.allows(&named("report", &[])).is_err());
         let any = NodeCommands::new(Commands::Any, ".".into(), &own);
         assert!(
             any.allows(&line(&["/bin/echo", "other"], &[("A", "b")]))

@@ -25,6 +25,10 @@ pub(crate) struct ClientFile {
 /// The hash of a token.
 pub(crate) type TokenHash = [u8; 32];
 
+/// What to do about a file of tokens that is broken.
+const RESTORE: &str = "restore the file, or delete it: then the old tokens are void and a new one \
+                       is made";
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct TokenFile {
     tokens: Vec<TokenEntry>,
@@ -87,9 +91,12 @@ impl DataDir {
     /// The tokens that open the API, and the one that local clients use. `true` when it was made
     /// just now.
     pub(crate) fn tokens(&self) -> Outcome<(Vec<TokenHash>, String, bool)> {
-        let mut file: TokenFile = read_json(&self.token_file())?.unwrap_or_default();
+        let file: Outcome<Option<TokenFile>> = read_json(&self.token_file());
+        let file = file.map_err(|failure| failure.hint(RESTORE));
+        let mut file = file?.unwrap_or_default();
         let mut hashes = file.hashes(&self.token_file())?;
-        let client: Option<ClientFile> = read_json(&self.client_file())?;
+        // It is written anew at each start: a broken one is as good as none.
+        let client: Option<ClientFile> = read_json(&self.client_file()).unwrap_or_default();
         if let Some(client) = client
             && hashes.contains(&hash(&client.token))
         {
@@ -130,8 +137,7 @@ impl TokenFile {
     fn hashes(&self, path: &Path) -> Outcome<Vec<TokenHash>> {
         let hashes = self.tokens.iter().map(|token| unhex(&token.sha256));
         hashes.collect::<Option<_>>().ok_or_else(|| {
-            Failure::usage(format!("{}: not a hash in it", path.display()))
-                .hint("restore the file, or delete it: then a new token is made")
+            Failure::usage(format!("{}: not a hash in it", path.display())).hint(RESTORE)
         })
     }
 }
@@ -261,8 +267,8 @@ mod tests {
             let mode = fs::metadata(file).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
-        // The client file is lost: a new token, and the old one stays valid.
-        fs::remove_file(data.client_file()).unwrap();
+        // The client file is lost or cut short: a new token, and the old one stays valid.
+        fs::write(data.client_file(), "{\"url\":").unwrap();
         let (hashes, other, new) = data.tokens().unwrap();
         assert!(new && other != token && hashes == [hash(&token), hash(&other)]);
     }
@@ -276,7 +282,11 @@ mod tests {
             "{\"tokens\":[{\"name\":\"a\",\"sha256\":\"\",\"created_at\":\"\"}]}",
         ] {
             fs::write(data.token_file(), broken).unwrap();
-            assert!(data.tokens().is_err(), "{broken}");
+            let hint = data.tokens().unwrap_err().hint;
+            assert!(
+                hint.is_some_and(|hint| hint.contains("delete it")),
+                "{broken}"
+            );
         }
     }
 

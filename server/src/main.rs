@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod discover;
 mod files;
+mod logs;
 mod output;
 mod probe;
 mod serve;

@@ -11,6 +11,7 @@ use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::read_files;
 use crate::config::ServeArgs;
+use crate::logs;
 use crate::output::say;
 use crate::server::{Server, apply_until_done};
 use crate::signals::{Signals, Told, die};
@@ -26,6 +27,7 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
         config.log_format,
         telemetry::level(common.quiet, common.verbose),
     );
+    punctual_server::exec::raise_file_limit();
     run_to_end(async {
         // Before anything is opened: a signal must not leave it half-way.
         let mut signals = Signals::listen()?;
@@ -38,7 +40,10 @@ pub(crate) fn serve(common: &Common, args: ServeArgs) -> Outcome {
             ));
         }
         greet(&server, &config.data_dir);
-        run(server, &mut signals, file).await
+        tokio::select! {
+            ended = run(server, &mut signals, file) => ended,
+            () = logs::keep_tidy(&config.data_dir) => Ok(()),
+        }
     })
 }
 

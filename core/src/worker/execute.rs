@@ -19,7 +19,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{RunRecord, decode, encode};
 use crate::job::run::{FailReason, Owner};
-use crate::job::spec::{CommandSpec, OnLost};
+use crate::job::spec::OnLost;
 use crate::recipe::session::Trust;
 
 use super::WorkerContext;
@@ -124,15 +124,7 @@ fn start(
 #[must_use]
 pub fn command_line(definition: &Definition) -> Option<CommandLine> {
     let run = &definition.spec.run;
-    let argv = match run.command.as_ref()? {
-        CommandSpec::Argv(argv) => argv.clone(),
-        // The executor knows the commands that its node's files declare.
-        CommandSpec::Named(name) => vec![name.clone()],
-    };
-    Some(CommandLine {
-        argv,
-        env: run.env.clone(),
-    })
+    Some(CommandLine::new(run.command.as_ref()?, run.env.clone()))
 }
 
 fn ready(reason: FailReason, message: String) -> BoxFuture<'static, Execution> {

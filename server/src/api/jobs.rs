@@ -139,6 +139,18 @@ struct TriggerBody {
     payload: Option<serde_json::Value>,
 }
 
+/// As deep as lists and maps may nest in a job file.
+const MAX_PAYLOAD_DEPTH: usize = 64;
+
+fn is_deeper(value: &serde_json::Value, levels: usize) -> bool {
+    let inside = |item| is_deeper(item, levels - 1);
+    match value {
+        serde_json::Value::Array(items) => levels == 0 || items.iter().any(inside),
+        serde_json::Value::Object(map) => levels == 0 || map.values().any(inside),
+        _ => false,
+    }
+}
+
 fn some<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<serde_json::Value>, D::Error> {
@@ -160,6 +172,16 @@ pub(super) async fn trigger(
         return Err(Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             format!("payload: larger than {MAX_PAYLOAD_BYTES} bytes"),
+        ));
+    }
+    // It is kept inside other JSON, which is read with a limit of its own.
+    if payload
+        .as_ref()
+        .is_some_and(|p| is_deeper(p, MAX_PAYLOAD_DEPTH))
+    {
+        return Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("payload: nested deeper than {MAX_PAYLOAD_DEPTH} levels"),
         ));
     }
     let key = idempotency_key(&headers)?;

@@ -6,6 +6,7 @@
 
 mod apply;
 mod auth;
+mod connections;
 mod jobs;
 mod misc;
 pub(crate) mod problem;
@@ -94,9 +95,8 @@ impl Api {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        axum::serve(listener, self.router())
-            .with_graceful_shutdown(stop)
-            .await
+        connections::serve(listener, self.router(), stop).await;
+        Ok(())
     }
 }
 

@@ -264,6 +264,7 @@ mod tests {
 
     fn command(argv: &[&str], env: &[(&str, &str)]) -> CommandLine {
         CommandLine {
+            name: None,
             argv: argv.iter().map(|&a| a.to_owned()).collect(),
             env: env
                 .iter()

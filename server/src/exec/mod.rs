@@ -24,6 +24,7 @@
 
 mod clock;
 mod command;
+mod limits;
 mod output;
 mod policy;
 mod processes;
@@ -33,6 +34,7 @@ mod verdict;
 mod watch;
 mod wire;
 
+pub use limits::raise_file_limit;
 pub use output::log_path;
 pub use policy::{CommandPolicy, Declared};
 
@@ -60,6 +62,17 @@ const UNKILLABLE_MS: u64 = 5_000;
 /// Only a process that got hold of the pipe in another way can keep it open longer than it takes
 /// to read what is in it.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
+
+/// How long a run is held back when the node lacks what it takes to start anything.
+const SHORTAGE: Duration = Duration::from_secs(2);
+
+/// Whether the node, and not the command, was to blame, and only at that moment: no process was
+/// made, because there were too many files or processes or too little memory.
+fn is_shortage(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
 
 /// How commands are run on this node.
 #[derive(Clone, Debug)]
@@ -127,6 +140,7 @@ impl ProcessExecutor {
     fn start_supervisor(&self) -> std::io::Result<Child> {
         Command::new(&self.config.supervisor)
             .arg(SUPERVISE)
+            .args(limits::original())
             .arg0("punctual")
             .env_clear()
             .process_group(0)
@@ -169,13 +183,20 @@ impl CommandExecutor for ProcessExecutor {
         let mut child = match self.start_supervisor() {
             Ok(child) => child,
             Err(error) => {
-                return Execution::failed(
-                    FailReason::Error,
-                    format!(
-                        "cannot start a supervisor ({}): {error}; nothing was run",
-                        config.supervisor.display()
-                    ),
+                let message = format!(
+                    "cannot start a supervisor ({}): {error}; nothing was run",
+                    config.supervisor.display()
                 );
+                if !is_shortage(&error) {
+                    return Execution::failed(FailReason::Error, message);
+                }
+                // Another attempt follows at once, on this node or another: not too fast.
+                return tokio::select! {
+                    () = tokio::time::sleep(SHORTAGE) => {
+                        Execution::failed(FailReason::NotStarted, message)
+                    }
+                    cause = ctx.cancel.cancelled() => Execution::stopped(cause, message),
+                };
             }
         };
         let mut output = Output::new(log, config.log_bytes, config.tail_bytes);
@@ -209,6 +230,22 @@ impl CommandExecutor for ProcessExecutor {
             output_tail,
             output_truncated,
             ..verdict
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_a_passing_shortage_of_the_node_leaves_the_attempt_unused() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+            assert!(is_shortage(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOEXEC, Errno::TOOBIG] {
+            assert!(!is_shortage(&errno.into()), "{errno}");
         }
     }
 }

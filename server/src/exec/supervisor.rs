@@ -26,7 +26,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
 use super::processes::Process;
 use super::wire::{Ended, Order, Spec, Status, Stopped, Stopper};
-use super::{UNKILLABLE_MS, clock, command, processes};
+use super::{UNKILLABLE_MS, clock, command, limits, processes};
 
 /// How often to look for what is left while waiting for it to end by itself.
 const ASKING: Duration = Duration::from_millis(100);
@@ -54,6 +54,7 @@ pub fn main() -> ExitCode {
 
 fn supervise() -> io::Result<()> {
     detach()?;
+    limits::restore(std::env::args().nth(2).as_deref());
     let mut control = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut line = String::new();
     control.read_line(&mut line)?;

@@ -85,9 +85,11 @@ pub(super) fn of_dead_supervisor(
     }
 }
 
+/// The outcome is unknown, as when a whole node is lost: the job's `on_lost` decides whether it may
+/// be run again, and an attempt too many is no ordinary failure.
 fn supervisor_died(started: bool) -> Execution {
     Execution::failed(
-        FailReason::Error,
+        FailReason::WorkerLost,
         if started {
             "supervisor died: the command was killed with it, and how far it came is not known"
         } else {
@@ -216,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_supervisor_is_an_error_unless_the_run_was_to_stop() {
+    fn with_its_supervisor_a_run_is_lost_unless_it_was_to_stop() {
         let died = of_dead_supervisor(true, None, 0);
-        assert_eq!(said(&died).0, FailReason::Error);
+        assert_eq!(said(&died).0, FailReason::WorkerLost);
         assert!(said(&died).1.starts_with("supervisor died"));
         let stopped = of_dead_supervisor(true, Some(StopCause::Timeout), 1);
         assert_eq!(said(&stopped).0, FailReason::Timeout);

@@ -16,6 +16,9 @@ use super::tree::{Data, Entry, Node, Pos, shorten};
 use super::words::{names, nearest};
 
 const TOP_KEYS: [&str; 3] = ["jobs", "commands", "calendars"];
+/// The largest definition, as JSON. The store takes only so much in one request, and would not say
+/// whose definition it was.
+const MAX_DEFINITION: usize = 256 << 10;
 /// Stands in for a missing id while the rest of the job is checked.
 const NO_ID: &str = "no-id";
 
@@ -337,6 +340,10 @@ impl Checker {
             self.check_spec(spec, node, &mut wrong);
         }
         self.check_duplicate(file, node, id.as_deref(), &mut wrong);
+        let spec = spec.map(|spec| self.with_dates(spec));
+        if wrong.is_empty() {
+            wrong.extend(spec.as_ref().and_then(|spec| too_large(spec, node)));
+        }
         let ok = wrong.is_empty();
         for one in wrong {
             let mut finding = Finding::new(&self.files[file], one.pos, one.message);
@@ -345,8 +352,7 @@ impl Checker {
             finding.hint = one.hint;
             self.findings.push((file, finding));
         }
-        self.specs
-            .extend(spec.filter(|_| ok).map(|spec| self.with_dates(spec)));
+        self.specs.extend(spec.filter(|_| ok));
     }
 
     fn check_spec(&self, spec: &JobSpec, node: &Node, wrong: &mut Vec<Wrong>) {
@@ -408,4 +414,18 @@ impl Checker {
         }
         spec
     }
+}
+
+fn too_large(spec: &JobSpec, node: &Node) -> Option<Wrong> {
+    let bytes = serde_json::to_vec(spec).map_or(0, |json| json.len());
+    (bytes > MAX_DEFINITION).then(|| Wrong {
+        pos: node.pos,
+        path: String::new(),
+        message: format!(
+            "the definition is {} KiB long as JSON; at most {} KiB are taken",
+            bytes.div_ceil(1 << 10),
+            MAX_DEFINITION >> 10
+        ),
+        hint: Some("put the data into a file and name that".into()),
+    })
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::finding::Finding;
 use super::tree::{Data, Entry, LineIndex, MapBuilder, Node, Pos, Text};
-use super::yaml::duplicate_key;
+use super::yaml::{MAX_DEPTH, duplicate_key, too_deep};
 
 pub(super) fn parse(file: &str, source: &str) -> (Option<Rc<Node>>, Vec<Finding>) {
     // Checks the syntax once, so that the walk meets only well-formed values.
@@ -23,14 +23,38 @@ pub(super) fn parse(file: &str, source: &str) -> (Option<Rc<Node>>, Vec<Finding>
             vec![Finding::new(file, pos, format!("not valid JSON: {what}"))],
         );
     }
+    let lines = LineIndex::new(source);
+    // The walk recurses, and reads the text of a value once for each level that it lies in.
+    if let Some(offset) = first_too_deep(source) {
+        let finding = Finding::new(file, lines.pos(offset), too_deep());
+        return (None, vec![finding]);
+    }
     let mut walk = Walk {
         file,
         source,
-        lines: LineIndex::new(source),
+        lines,
         findings: Vec::new(),
     };
     let tree = walk.node(source.trim());
     (Some(Rc::new(tree)), walk.findings)
+}
+
+/// Where well-formed JSON opens a list or a map beyond the deepest level allowed.
+fn first_too_deep(source: &str) -> Option<usize> {
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for (offset, byte) in source.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' if depth == MAX_DEPTH => return Some(offset),
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
 }
 
 struct Walk<'a> {

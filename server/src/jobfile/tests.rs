@@ -260,6 +260,14 @@ fn an_alias_bomb_is_refused_before_it_expands() {
         &text,
         "j.yaml:6:38: aliases expand to more than 1000000 values\n    hint: write the values out where they are used",
     );
+    // Few values, but long ones.
+    let aliases = vec!["*a"; 5_000].join(",");
+    let long = format!("a: &a {}\nb: [{aliases}]\n", "x".repeat(1 << 20));
+    let found = shown(&parse("j.yaml", &long));
+    assert!(
+        found.starts_with("j.yaml:2:32: aliases expand to more than 9 MiB of text"),
+        "{found}"
+    );
     let deep = format!("jobs: {}", "[".repeat(10_000));
     let file = parse("j.yaml", &deep);
     assert!(
@@ -267,6 +275,40 @@ fn an_alias_bomb_is_refused_before_it_expands() {
         "{}",
         shown(&file)
     );
+}
+
+/// A body of a few kilobytes must not exhaust the stack, nor one of megabytes the processor.
+#[test]
+fn json_that_nests_without_end_is_refused_at_once() {
+    for levels in [65, 5_000, 3_000_000] {
+        let list = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        expect("j.json", &list, "j.json:1:65: nested deeper than 64 levels");
+    }
+    let maps = format!("{}1{}", "{\"a\":".repeat(5_000), "}".repeat(5_000));
+    expect(
+        "j.json",
+        &maps,
+        "j.json:1:321: nested deeper than 64 levels",
+    );
+    let in_text = format!("{{\"jobs\": [\"\\\"{}\"]}}", "[".repeat(100));
+    let found = shown(&parse("j.json", &in_text));
+    assert!(!found.contains("deeper"), "{found}");
+}
+
+#[test]
+fn toml_that_nests_without_end_is_refused_at_once() {
+    let key = vec!["a"; 70].join(".");
+    let inline = format!("{}1{}", format!("{key} = {{ ").repeat(70), " }".repeat(70));
+    let text = inline.replacen("{ 1", "{ a = 1", 1);
+    let found = shown(&parse("j.toml", &text));
+    assert!(found.contains("deeper than 64"), "{found}");
+    // Nothing of this nests.
+    let flat = "x = 1.5 # [[[ ...\n".repeat(100) + &"'''[[''''' = \"[{\\\"[\"\n".repeat(100);
+    let found = shown(&parse("j.toml", &flat));
+    assert!(!found.contains("deeper"), "{found}");
+    let hidden = format!("a = ['''x'''', {inline}]");
+    let found = shown(&parse("j.toml", &hidden));
+    assert!(found.contains("deeper than 64"), "{found}");
 }
 
 #[test]
@@ -390,6 +432,17 @@ fn a_single_job_takes_its_id_from_elsewhere() {
     let findings = JobFile::parse_job(&source(r#"{"run": {}, "x": 1}"#), "j", NOW_MS).unwrap_err();
     assert_eq!(findings.len(), 2);
     assert!(JobFile::parse_job(&source("[]"), "j", NOW_MS).is_err());
+}
+
+#[test]
+fn a_definition_larger_than_a_store_takes_is_refused_by_name() {
+    let long = "x".repeat(256 << 10);
+    let text = format!("jobs:\n  - id: a\n    run: {{ command: [x, {long}] }}\n");
+    expect(
+        "j.yaml",
+        &text,
+        "j.yaml:2:5: a: the definition is 257 KiB long as JSON; at most 256 KiB are taken\n    hint: put the data into a file and name that",
+    );
 }
 
 /// Whatever the text: an answer, never a panic, and each finding stands in the file.

@@ -7,9 +7,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::finding::Finding;
 use super::tree::{Data, Entry, LineIndex, MapBuilder, Node, Text};
+use super::yaml::{MAX_DEPTH, too_deep};
 
 pub(super) fn parse(file: &str, source: &str) -> (Option<Rc<Node>>, Vec<Finding>) {
     let lines = LineIndex::new(source);
+    if let Some(offset) = first_too_deep(source) {
+        let finding = Finding::new(file, lines.pos(offset), too_deep());
+        return (None, vec![finding]);
+    }
     let (table, errors) = DeTable::parse_recoverable(source);
     if !errors.is_empty() {
         let findings = errors.iter().map(|error| {
@@ -22,6 +27,71 @@ pub(super) fn parse(file: &str, source: &str) -> (Option<Rc<Node>>, Vec<Finding>
     let start = table.span().start;
     let tree = map(&lines, start, table.get_ref());
     (Some(Rc::new(tree)), Vec::new())
+}
+
+/// Where brackets and the dots of keys first nest beyond the deepest level allowed.
+///
+/// The parser limits each of the two and not both together: eighty brackets with eighty dots before
+/// each of them exhaust the stack. What is no TOML is the parser's to refuse.
+fn first_too_deep(source: &str) -> Option<usize> {
+    let bytes = source.as_bytes();
+    let (mut depth, mut dots, mut open) = (0_usize, 0_usize, Vec::new());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'#' => {
+                at += bytes[at..].iter().take_while(|b| **b != b'\n').count();
+                continue;
+            }
+            b'"' | b'\'' => {
+                at = after_text(bytes, at);
+                continue;
+            }
+            b'[' | b'{' => {
+                open.push(std::mem::take(&mut dots));
+                depth += 1;
+            }
+            b'.' => {
+                dots += 1;
+                depth += 1;
+            }
+            b']' | b'}' => {
+                if let Some(before) = open.pop() {
+                    depth -= dots + 1;
+                    dots = before;
+                }
+            }
+            // The next key, or the next value, starts anew.
+            b',' | b'\n' => depth -= std::mem::take(&mut dots),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Where the text ends whose first quote stands at `start`.
+fn after_text(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let triple = [quote; 3];
+    let is_long = bytes[start..].starts_with(&triple);
+    let mut at = start + if is_long { 3 } else { 1 };
+    while let Some(&byte) = bytes.get(at) {
+        if byte == b'\\' && quote == b'"' {
+            at += 1;
+        } else if is_long && bytes[at..].starts_with(&triple) {
+            // Up to two quotes may stand inside, right before the end.
+            let quotes = bytes[at..].iter().take_while(|b| **b == quote).count();
+            return at + quotes.min(5);
+        } else if !is_long && (byte == quote || byte == b'\n') {
+            return at + usize::from(byte == quote);
+        }
+        at += 1;
+    }
+    bytes.len()
 }
 
 fn map(lines: &LineIndex<'_>, start: usize, table: &DeTable<'_>) -> Node {

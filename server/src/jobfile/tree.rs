@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) data: Data,
     /// Nodes in it, itself included, as often as aliases repeat them.
     pub(crate) weight: usize,
+    /// Bytes of the texts and keys in it, as often as aliases repeat them.
+    pub(crate) bytes: usize,
 }
 
 /// A value.
@@ -70,10 +72,17 @@ impl Node {
             Data::Map(entries) => entries.iter().map(|entry| entry.value.weight).sum(),
             _ => 0_usize,
         };
+        let bytes = match &data {
+            Data::Text(text) => text.text.len(),
+            Data::List(items) => items.iter().map(|node| node.bytes).sum(),
+            Data::Map(entries) => entries.iter().map(|e| e.key.len() + e.value.bytes).sum(),
+            _ => 0,
+        };
         Self {
             pos,
             data,
             weight: inside.saturating_add(1),
+            bytes,
         }
     }
 

@@ -17,8 +17,11 @@ use super::yaml_repair::{Unquoted, find_unquoted};
 
 /// How many nodes aliases may add. Ten lines of YAML can ask for a billion.
 const MAX_ALIAS_NODES: usize = 1_000_000;
-/// How deep lists and maps may nest.
-const MAX_DEPTH: usize = 64;
+/// How many bytes of text aliases may add beyond what the file has itself: a long text repeated
+/// fills memory with few nodes.
+const MAX_ALIAS_BYTES: usize = 8 << 20;
+/// How deep lists and maps may nest, in any format.
+pub(super) const MAX_DEPTH: usize = 64;
 /// Bytes that may be read again because an unquoted text was mended in memory.
 const MAX_REREAD: usize = 128 << 20;
 
@@ -89,6 +92,7 @@ struct Reader<'a> {
     frames: Vec<Frame>,
     anchors: HashMap<usize, Rc<Node>>,
     alias_nodes: usize,
+    alias_bytes: usize,
     root: Option<Rc<Node>>,
     documents: usize,
 }
@@ -103,6 +107,7 @@ impl<'a> Reader<'a> {
             frames: Vec::new(),
             anchors: HashMap::new(),
             alias_nodes: 0,
+            alias_bytes: 0,
             root: None,
             documents: 0,
         }
@@ -225,8 +230,15 @@ impl<'a> Reader<'a> {
             return Err(Finding::new(self.file, pos, message).into());
         };
         self.alias_nodes = self.alias_nodes.saturating_add(target.weight);
-        if self.alias_nodes > MAX_ALIAS_NODES {
-            let message = format!("aliases expand to more than {MAX_ALIAS_NODES} values");
+        self.alias_bytes = self.alias_bytes.saturating_add(target.bytes);
+        let max_bytes = MAX_ALIAS_BYTES.saturating_add(self.source.len());
+        let too_much = if self.alias_nodes > MAX_ALIAS_NODES {
+            Some(format!("{MAX_ALIAS_NODES} values"))
+        } else {
+            (self.alias_bytes > max_bytes).then(|| format!("{} MiB of text", max_bytes >> 20))
+        };
+        if let Some(too_much) = too_much {
+            let message = format!("aliases expand to more than {too_much}");
             let finding = Finding::new(self.file, pos, message);
             return Err(finding
                 .hint("write the values out where they are used")
@@ -326,7 +338,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn too_deep() -> String {
+pub(super) fn too_deep() -> String {
     format!("nested deeper than {MAX_DEPTH} levels")
 }
 

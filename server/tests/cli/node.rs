@@ -27,7 +27,7 @@ jobs:
     run: { command: ["true"] }
 "#;
 
-fn serve(place: &Place, log: &str) -> Running {
+pub(crate) fn serve(place: &Place, log: &str) -> Running {
     let running = Running::start(
         place,
         log,

@@ -183,7 +183,7 @@ async fn a_session_that_has_ended_starts_nothing() {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_is_an_error_and_leaves_nothing() {
+async fn with_a_killed_supervisor_the_outcome_is_unknown_and_nothing_is_left() {
     let bench = Bench::new();
     let kill = async {
         until("ready", || bench.file("ready").exists()).await;
@@ -191,7 +191,7 @@ async fn a_killed_supervisor_is_an_error_and_leaves_nothing() {
     };
     let (execution, ()) = tokio::join!(bench.script(DEAF), kill);
     let (reason, message) = failure(&execution);
-    assert_eq!(reason, FailReason::Error);
+    assert_eq!(reason, FailReason::WorkerLost);
     assert!(message.contains("supervisor died"), "{message}");
     bench.assert_gone();
 }
@@ -208,7 +208,7 @@ async fn an_emptied_environment_does_not_hide_what_a_killed_supervisor_leaves() 
     };
     let argv = ["sh", "-c", script, &bench.mark, path, bare];
     let (execution, ()) = tokio::join!(bench.run(&argv), kill);
-    assert_eq!(failure(&execution).0, FailReason::Error);
+    assert_eq!(failure(&execution).0, FailReason::WorkerLost);
     bench.assert_gone();
 }
 
@@ -236,6 +236,8 @@ async fn a_program_that_is_no_supervisor_is_an_error() {
     );
     let bench = Bench::with(|config| config.supervisor = "/no/such/file".into());
     let execution = bench.run(&["true"]).await;
+    // What will not be otherwise the next time is an error: it must not be tried for ever.
+    assert_eq!(failure(&execution).0, FailReason::Error);
     assert!(failure(&execution).1.contains("cannot start a supervisor"));
 }
 

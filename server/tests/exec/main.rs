@@ -158,6 +158,7 @@ fn context(run_id: &str, grace_ms: u64, cancel: CancelToken, fence: Option<Trust
 
 fn command(argv: &[&str], env: &[(&str, &str)]) -> CommandLine {
     CommandLine {
+        name: None,
         argv: argv.iter().map(|&a| a.to_owned()).collect(),
         env: env
             .iter()

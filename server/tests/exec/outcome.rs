@@ -153,10 +153,10 @@ async fn the_supervisor_shows_nothing_of_the_command() {
     let execution = bench
         .script("wc -c < /proc/$PPID/environ; tr '\\0' ' ' < /proc/$PPID/cmdline")
         .await;
-    assert_eq!(
-        execution.output_tail.as_deref(),
-        Some("0\npunctual __supervise ")
-    );
+    let shown = execution.output_tail.unwrap();
+    let more = shown.strip_prefix("0\npunctual __supervise ").unwrap();
+    // The node's own limit of files, once it has been raised.
+    assert!(more.trim().bytes().all(|b| b.is_ascii_digit()), "{shown}");
 }
 
 #[tokio::test]
@@ -267,4 +267,15 @@ async fn fifty_commands_at_once_keep_their_own_ends_and_leave_no_zombie() {
         zombies(own).iter().all(|pid| !seen.contains(pid))
     })
     .await;
+}
+
+/// The node needs many files; an old program with `select` must not get more than it can count.
+#[tokio::test]
+async fn commands_keep_the_limit_of_files_that_the_node_was_started_with() {
+    let soft = || rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let before = soft().unwrap();
+    punctual_server::exec::raise_file_limit();
+    assert!(soft().unwrap() >= before);
+    let execution = Bench::new().script("ulimit -Sn").await;
+    assert_eq!(execution.output_tail, Some(format!("{before}\n")));
 }

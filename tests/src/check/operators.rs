@@ -56,6 +56,8 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
             .any(|(revision, state)| wanted(state.as_ref(), *revision))
     };
     let defined = |spec: &punctual::job::spec::JobSpec| {
+        // As it is stored.
+        let spec = &spec.clone().with_dialect_decided();
         stood(&spec.id, &|state, revision| {
             state.is_some_and(|s| {
                 history.spec(&spec.id, s.record.generation, revision.max(s.modified)) == Some(spec)

@@ -148,6 +148,12 @@ async fn bodies_and_payloads_have_limits() {
     let path = "/v1/jobs/a/trigger";
     let (answer, _) = send(&fixture, Method::POST, path, &[bearer()], &payload).await;
     assert_eq!(answer.status(), 422);
+    for (levels, status) in [(64, 202), (65, 422), (200, 400)] {
+        let list = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let body = format!("{{\"payload\":{list}}}");
+        let (answer, _) = send(&fixture, Method::POST, path, &[bearer()], &body).await;
+        assert_eq!(answer.status(), status, "{levels} levels");
+    }
     // The same size is welcome where whole files go.
     let file = format!("# {}\njobs: []\n", "x".repeat(1 << 20));
     let (answer, _) = send(&fixture, Method::POST, "/v1/apply", &[bearer()], &file).await;

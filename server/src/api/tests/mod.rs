@@ -1,5 +1,6 @@
 //! The API over a real socket, with a real node on the store in memory.
 
+mod crowd;
 mod door;
 mod work;
 
