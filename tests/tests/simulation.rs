@@ -61,13 +61,13 @@ fn seeds_that_failed_once_hold() {
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.
-fn caught(name: &str, ablation: Ablation, seeds: u64, invariant: &str) {
+fn caught(name: &str, ablation: Ablation, seeds: u64, invariants: &[&str]) {
     let found = (0..seeds).any(|seed| {
         let mut plan = plan(name, seed);
         plan.ablation = Some(ablation);
         check(&simulate(&plan))
             .iter()
-            .any(|violation| violation.invariant == invariant)
+            .any(|violation| invariants.contains(&violation.invariant))
     });
     assert!(
         found,
@@ -81,19 +81,24 @@ fn without_the_term_a_deposed_leader_writes() {
         "default",
         Ablation::Term,
         30,
-        "leaders write under their own term",
+        &["leaders write under their own term"],
     );
 }
 
 #[test]
 fn without_the_cursor_instants_are_decided_twice() {
-    caught("default", Ablation::Cursor, 10, "no duplicate");
+    caught("default", Ablation::Cursor, 10, &["no duplicate"]);
 }
 
 #[test]
 fn without_changes_a_pause_is_not_final() {
-    let invariant = "nothing is created after a pause or delete";
-    caught("default", Ablation::Changes, 30, invariant);
+    // A plan from an old view: about one seed in fifteen meets one of the three.
+    let invariants = [
+        "nothing is created after a pause or delete",
+        "no phantom",
+        "no miss",
+    ];
+    caught("default", Ablation::Changes, 60, &invariants);
 }
 
 #[test]
@@ -102,25 +107,30 @@ fn without_the_run_revision_a_run_starts_twice() {
         "default",
         Ablation::RunRevision,
         5,
-        "at most one start an attempt",
+        &["at most one start an attempt"],
     );
 }
 
 #[test]
 fn without_the_session_the_dead_claim() {
     let invariant = "claims and starts only under a live session";
-    caught("default", Ablation::Session, 30, invariant);
+    caught("default", Ablation::Session, 30, &[invariant]);
 }
 
 #[test]
 fn without_absence_the_living_are_recovered() {
     let invariant = "recovery only from an absent session";
-    caught("sessions", Ablation::AbsentSession, 5, invariant);
+    caught("sessions", Ablation::AbsentSession, 5, &[invariant]);
 }
 
 #[test]
 fn without_the_counter_a_late_trigger_runs_again() {
-    caught("triggers", Ablation::Seq, 20, "an attempt is created once");
+    caught(
+        "triggers",
+        Ablation::Seq,
+        20,
+        &["an attempt is created once"],
+    );
 }
 
 #[test]
@@ -129,14 +139,14 @@ fn without_emptiness_runs_overlap() {
         "default",
         Ablation::Overlap,
         5,
-        "overlap: skip is respected",
+        &["overlap: skip is respected"],
     );
 }
 
 #[test]
 fn unknown_taken_for_conflict_gives_back_what_ran() {
     let invariant = "not_started means that nothing ran";
-    caught("late-writes", Ablation::UnknownIsConflict, 10, invariant);
+    caught("late-writes", Ablation::UnknownIsConflict, 10, &[invariant]);
 }
 
 /// A failure can be made smaller and still fails: what the binary prints is a real replay.
