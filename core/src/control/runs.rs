@@ -6,7 +6,7 @@ use crate::backend::{Entry, PageLimit, Requirement, Span, Txn, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{IdemRecord, RunRecord, SeqRecord, decode, encode};
 use crate::job::run::{FailReason, RunEvent, RunState};
-use crate::job::spec::{MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, Overlap, SpecError, depth};
+use crate::job::spec::{Overlap, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
 use crate::worker::execute::Late;
@@ -29,24 +29,7 @@ impl Control {
         payload: Option<serde_json::Value>,
         idempotency_key: &str,
     ) -> Result<RunObject, ControlError> {
-        if payload
-            .as_ref()
-            .is_some_and(|p| p.to_string().len() > MAX_PAYLOAD_BYTES)
-        {
-            let finding = SpecError::new(
-                "payload",
-                format!("larger than {MAX_PAYLOAD_BYTES} bytes as JSON"),
-            );
-            return Err(ControlError::Invalid(vec![(id.to_owned(), finding)]));
-        }
-        if payload
-            .as_ref()
-            .is_some_and(|p| depth(p) > MAX_PAYLOAD_DEPTH)
-        {
-            let finding = SpecError::new(
-                "payload",
-                format!("nested deeper than {MAX_PAYLOAD_DEPTH} levels"),
-            );
+        if let Some(finding) = payload.as_ref().and_then(payload_finding) {
             return Err(ControlError::Invalid(vec![(id.to_owned(), finding)]));
         }
         let partition = self.partition(id).await?;

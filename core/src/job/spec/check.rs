@@ -49,6 +49,21 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 /// The deepest payload. Records that hold it must be readable again: the reader's own limit is 128.
 pub const MAX_PAYLOAD_DEPTH: usize = 64;
 
+/// What is wrong with a payload, a job's or a trigger's.
+#[must_use]
+pub fn payload_finding(payload: &serde_json::Value) -> Option<SpecError> {
+    if depth(payload) > MAX_PAYLOAD_DEPTH {
+        let message = format!("nested deeper than {MAX_PAYLOAD_DEPTH} levels");
+        return Some(SpecError::new("payload", message));
+    }
+    // Only now: printing it is recursive.
+    (payload.to_string().len() > MAX_PAYLOAD_BYTES).then(|| {
+        let message = format!("larger than {MAX_PAYLOAD_BYTES} bytes as JSON");
+        SpecError::new("payload", message)
+            .hint("keep the data elsewhere and pass a reference to it")
+    })
+}
+
 /// How deep lists and objects are nested; a plain value has depth 0.
 #[must_use]
 pub fn depth(value: &serde_json::Value) -> usize {
@@ -208,21 +223,7 @@ impl JobSpec {
         {
             errors.push(SpecError::new("run.handler", "an empty name"));
         }
-        if depth(&self.payload) > MAX_PAYLOAD_DEPTH {
-            errors.push(SpecError::new(
-                "payload",
-                format!("nested deeper than {MAX_PAYLOAD_DEPTH} levels"),
-            ));
-        }
-        if self.payload.to_string().len() > MAX_PAYLOAD_BYTES {
-            errors.push(
-                SpecError::new(
-                    "payload",
-                    format!("larger than {MAX_PAYLOAD_BYTES} bytes as JSON"),
-                )
-                .hint("keep the data elsewhere and pass a reference to it"),
-            );
-        }
+        errors.extend(payload_finding(&self.payload));
     }
 
     fn check_policies(&self, errors: &mut Vec<SpecError>) {
@@ -359,5 +360,31 @@ pub(crate) fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecErro
         message,
         hint: error.hint.clone(),
         at: error.at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(levels: usize) -> serde_json::Value {
+        (0..levels).fold(serde_json::Value::Null, |inner, _| {
+            serde_json::Value::Array(vec![inner])
+        })
+    }
+
+    #[test]
+    fn a_payload_that_could_not_be_read_again_is_refused() {
+        assert_eq!(depth(&serde_json::json!({"a": [1, {"b": 2}]})), 3);
+        assert_eq!(payload_finding(&nested(64)), None);
+        let deep = payload_finding(&nested(65)).unwrap();
+        assert_eq!(deep.to_string(), "payload: nested deeper than 64 levels");
+        // What is accepted is readable again, also inside a record.
+        let mut spec = JobSpec::handler("a", "h");
+        spec.payload = nested(64);
+        let bytes = crate::job::record::encode(&spec);
+        assert_eq!(crate::job::record::decode::<JobSpec>(&bytes).unwrap(), spec);
+        let large = serde_json::Value::String("x".repeat(MAX_PAYLOAD_BYTES));
+        assert!(payload_finding(&large).unwrap().hint.is_some());
     }
 }

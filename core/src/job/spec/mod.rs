@@ -10,7 +10,10 @@ use crate::schedule::ScheduleSpec;
 mod check;
 
 pub(crate) use check::schedule_error;
-pub use check::{MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, SpecError, depth, is_valid_id};
+pub use check::{
+    MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, SpecError, depth, is_valid_id,
+    payload_finding,
+};
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
