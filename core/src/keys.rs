@@ -20,6 +20,8 @@
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
 //! that key order is their order.
 
+use serde::{Deserialize, Serialize};
+
 use crate::backend::{Key, Span};
 
 /// The partition of a job. For ever fixed by the id and the number of partitions: FNV-1a, 64 bits
@@ -39,7 +41,7 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Which attempt of which run a key under `run/` or `done/` names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptKey {
     /// The partition.
     pub partition: u16,

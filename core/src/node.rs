@@ -21,9 +21,11 @@ use crate::job::run::Owner;
 use crate::job::spec::is_valid_id;
 use crate::keys::Keys;
 use crate::leader::{LeaderContext, lead};
+use crate::recipe::committer::Committer;
 use crate::recipe::election::campaign;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
+use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
 /// How a node behaves. All times in milliseconds.
@@ -115,6 +117,7 @@ pub struct Node {
     keys: Keys,
     clock: Arc<FireClock>,
     executors: Arc<Executors>,
+    spool: Option<Arc<dyn Spool>>,
     owner: Owner,
     config: NodeConfig,
 }
@@ -146,9 +149,18 @@ impl Node {
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
+            spool: None,
             owner,
             config,
         })
+    }
+
+    /// Keeps results that the store does not take in `spool`, and reports those that an earlier
+    /// life of this node left there. Without one, they are lost when the node ends first.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Arc<dyn Spool>) -> Self {
+        self.spool = Some(spool);
+        self
     }
 
     /// Which life of the node this is.
@@ -194,7 +206,10 @@ impl Node {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
+            cluster_id: meta.cluster_id.clone(),
             epoch: meta.epoch,
+            committer: Committer::new(&self.store),
+            spool: self.spool.clone(),
             clock: self.clock.clone(),
             owner: self.owner.clone(),
             slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),

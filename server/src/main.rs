@@ -14,6 +14,7 @@ mod probe;
 mod serve;
 mod server;
 mod signals;
+mod spool;
 mod table;
 mod telemetry;
 mod times;

@@ -22,6 +22,7 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, DurabilityMode, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir};
+use crate::spool::DirSpool;
 use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
@@ -79,7 +80,10 @@ impl Server {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
-        let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
+        let spool = DirSpool::open(data.spool())?;
+        let node = Node::new(backend, env, executors, settings)
+            .map_err(Failure::usage)?
+            .with_spool(Arc::new(spool));
         let (tokens, token, is_new) = data.tokens()?;
         let client = ClientFile {
             url: url.clone(),

@@ -9,7 +9,7 @@ use crate::job::run::{FailReason, RunEvent, RunState};
 use crate::job::spec::{Overlap, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
-use crate::worker::execute::Late;
+use crate::worker::report::Late;
 
 use super::objects::run_object;
 use super::types::{ControlError, PageOf, RunFilter, RunKind, RunObject};

@@ -7,6 +7,7 @@
 
 pub mod execute;
 pub mod queue;
+pub mod report;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +26,11 @@ use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{RunRecord, encode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
+use crate::recipe::committer::Committer;
 use crate::recipe::retry::Store;
 use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
+use crate::spool::Spool;
 
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use queue::Queue;
@@ -38,8 +41,14 @@ pub struct WorkerContext {
     pub store: Store,
     /// The namespace's keys.
     pub keys: Keys,
+    /// Tells the namespace from others.
+    pub cluster_id: String,
     /// The namespace's epoch.
     pub epoch: u8,
+    /// The way of results into the store.
+    pub committer: Committer,
+    /// Where results wait that the store does not take.
+    pub spool: Option<Arc<dyn Spool>>,
     /// Time of records.
     pub clock: Arc<FireClock>,
     /// Who we are.
@@ -84,6 +93,8 @@ pub async fn work(
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
     let env = context.store.env().clone();
+    // What an earlier life did comes before anything new.
+    let _replay = report::replay(&context).await;
     let mut worker = Worker {
         queue: Queue::new(&context.queues, &executors),
         context,

@@ -12,6 +12,7 @@ pub mod operator;
 pub mod rng;
 pub mod scenario;
 pub mod schedule;
+pub mod spool;
 pub mod tap;
 pub mod wire;
 pub mod wire_watch;

@@ -21,6 +21,7 @@ use super::ledger::{Effect, Ledger, Work};
 use super::operator::{Asked, Desk};
 use super::rng::Rng;
 use super::schedule::{Fault, Op, Plan};
+use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
 use super::wire::{Counts, Wire};
 use super::workload::HANDLER;
@@ -73,6 +74,7 @@ struct Slot {
     stop: Option<Canceller>,
     leaving: bool,
     control: Arc<Control>,
+    spool: Arc<MemorySpool>,
     lives: u64,
 }
 
@@ -171,6 +173,7 @@ impl World<'_> {
                 stop: None,
                 leaving: false,
                 control,
+                spool: Arc::default(),
                 lives: 0,
             });
             self.at(node.start_ms, Event::Start(index));
@@ -282,7 +285,9 @@ impl World<'_> {
             relist_ms: self.plan.relist_ms,
             ..NodeConfig::default()
         };
-        let node = Node::new(wire, env, executors, config).expect("a valid configuration");
+        let node = Node::new(wire, env, executors, config)
+            .expect("a valid configuration")
+            .with_spool(self.slots[index].spool.clone());
         let (stop, token) = Canceller::new();
         let life_of = Life {
             node: index,
