@@ -334,8 +334,8 @@ impl Keys {
     }
 }
 
-/// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z` and in
-/// `daily-report~m-0123456789abcdef`.
+/// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z`, in
+/// `daily-report~m-0123456789abcdef` and in `daily-report~a-000000000000002a@20260812T000500Z`.
 #[must_use]
 pub fn job_of_run(run: &str) -> Option<&str> {
     let end = run.find(['@', '~'])?;
@@ -374,6 +374,8 @@ mod tests {
             Some(("n".into(), "i".into()))
         );
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
+        let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
+        assert_eq!(job_of_run(of_change), Some("a.b-c_d"));
         assert_eq!(job_of_run("nothing"), None);
     }
 

@@ -12,9 +12,9 @@ use super::history::{Change, History, Revised, Step, Violation};
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // With the uid: the id of a job that was deleted may be used again.
-    let mut made: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
-    let mut ended: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
+    // Not even when a job is deleted and made again does the id of a run come back.
+    let mut made: BTreeSet<&AttemptKey> = BTreeSet::new();
+    let mut ended: BTreeSet<&AttemptKey> = BTreeSet::new();
     for revised in &history.revisions {
         for change in &revised.changes {
             match change {
@@ -35,7 +35,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     ));
                 }
                 Change::Run(step) => {
-                    if step.before.is_none() && !made.insert(identity(step)) {
+                    if step.before.is_none() && !made.insert(&step.key) {
                         violations.push(Violation::new(
                             "an attempt is created once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -50,7 +50,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                             format!("{:?} at revision {}", step.key, revised.revision),
                         ));
                     }
-                    if step.before.is_none() && !ended.insert(identity(step)) {
+                    if step.before.is_none() && !ended.insert(&step.key) {
                         violations.push(Violation::new(
                             "an attempt ends once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -76,17 +76,6 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             .map(|what| Violation::new("records are readable", what.clone())),
     );
     violations
-}
-
-fn identity(step: &Step) -> (AttemptKey, u64) {
-    let uid = step.after.as_ref().map_or(0, |after| {
-        if after.record.job_uid == 0 {
-            after.created
-        } else {
-            after.record.job_uid
-        }
-    });
-    (step.key.clone(), uid)
 }
 
 fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
