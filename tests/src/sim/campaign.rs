@@ -29,6 +29,8 @@ pub struct Options {
     pub keep: Option<(Vec<usize>, Vec<usize>)>,
     /// Make a failing plan smaller.
     pub shrink: bool,
+    /// Run the articles' design instead of the product.
+    pub naive: bool,
 }
 
 impl Default for Options {
@@ -42,13 +44,14 @@ impl Default for Options {
             twice: false,
             keep: None,
             shrink: true,
+            naive: false,
         }
     }
 }
 
 impl Options {
     /// How to call it.
-    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME] [--keep FAULTS:OPS] [--twice] [--no-shrink] [--verbose] [-o json]";
+    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME] [--naive] [--keep FAULTS:OPS] [--twice] [--no-shrink] [--verbose] [-o json]";
 
     /// From the command line.
     ///
@@ -71,11 +74,7 @@ impl Options {
                         return Err(format!("no scenario `{}`", options.scenario));
                     }
                 }
-                "--naive" => {
-                    return Err(
-                        "--naive, the articles' design under this harness, is to come".into(),
-                    );
-                }
+                "--naive" => options.naive = true,
                 "--twice" => options.twice = true,
                 "--verbose" => options.verbose = true,
                 "--no-shrink" => options.shrink = false,

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod executor;
 pub mod faults;
 pub mod ledger;
+pub mod naive;
 pub mod operator;
 pub mod rng;
 pub mod scenario;

@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use punctual::cancel::Canceller;
+use punctual::backend::BackendError;
+use punctual::cancel::{CancelToken, Canceller};
 use punctual::control::Control;
+use punctual::env::{BoxFuture, SharedEnv};
 use punctual::handler::Executors;
 use punctual::job::run::Owner;
+use punctual::keys::Keys;
 use punctual::model::Retention;
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
@@ -18,6 +21,7 @@ use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
 use super::ledger::{Effect, Ledger, Work};
+use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
 use super::rng::Rng;
 use super::schedule::{Fault, Op, Plan};
@@ -66,6 +70,9 @@ pub struct Observed {
     /// Polls of the executor.
     pub polls: u64,
 }
+
+/// Lives until it is told to leave.
+type LifeOfNode = BoxFuture<'static, Result<(), BackendError>>;
 
 struct Slot {
     clock: Arc<NodeClock>,
@@ -268,41 +275,32 @@ impl World<'_> {
             clock.clone(),
             branch.branch("env", 0),
         );
+        let work = Arc::new(Work {
+            executor: self.executor.clone(),
+            proc,
+            ledger: self.ledger.clone(),
+        });
         let wire = self.wire(proc, &link, &branch);
-        let mut executors = Executors::default();
-        executors.handlers.insert(
-            HANDLER.into(),
-            Arc::new(Work {
-                executor: self.executor.clone(),
-                proc,
-                ledger: self.ledger.clone(),
-            }),
-        );
-        let config = NodeConfig {
-            node_id: format!("n{index}"),
-            namespace: NAMESPACE.into(),
-            slots: self.plan.nodes[index].slots,
-            relist_ms: self.plan.relist_ms,
-            ..NodeConfig::default()
-        };
-        let node = Node::new(wire, env, executors, config)
-            .expect("a valid configuration")
-            .with_spool(self.slots[index].spool.clone());
         let (stop, token) = Canceller::new();
+        let (owner, life_task) = if self.plan.naive {
+            self.naive_node(index, wire, env, work, token.clone())
+        } else {
+            self.node(index, wire, env, work, token.clone())
+        };
         let life_of = Life {
             node: index,
-            owner: node.owner().clone(),
+            owner,
             from_ms: self.executor.now_ms(),
             until_ms: None,
             paused: Vec::new(),
             gave_up: None,
         };
         self.lives.lock().unwrap().insert(proc, life_of);
-        let (lives, asked, executor) = (self.lives.clone(), token.clone(), self.executor.clone());
+        let (lives, asked, executor) = (self.lives.clone(), token, self.executor.clone());
         self.executor.spawn(
             proc,
             Box::pin(async move {
-                let answer = node.run(token).await;
+                let answer = life_task.await;
                 let mut lives = lives.lock().unwrap();
                 let Some(life) = lives.get_mut(&proc) else {
                     return;
@@ -320,6 +318,55 @@ impl World<'_> {
         slot.leaving = false;
         slot.lives = life;
         slot.control = control;
+    }
+
+    fn node(
+        &self,
+        index: usize,
+        wire: Arc<Wire>,
+        env: SharedEnv,
+        work: Arc<Work>,
+        stop: CancelToken,
+    ) -> (Owner, LifeOfNode) {
+        let mut executors = Executors::default();
+        executors.handlers.insert(HANDLER.into(), work);
+        let config = NodeConfig {
+            node_id: format!("n{index}"),
+            namespace: NAMESPACE.into(),
+            slots: self.plan.nodes[index].slots,
+            relist_ms: self.plan.relist_ms,
+            ..NodeConfig::default()
+        };
+        let node = Node::new(wire, env, executors, config)
+            .expect("a valid configuration")
+            .with_spool(self.slots[index].spool.clone());
+        (node.owner().clone(), Box::pin(node.run(stop)))
+    }
+
+    fn naive_node(
+        &self,
+        index: usize,
+        wire: Arc<Wire>,
+        env: SharedEnv,
+        work: Arc<Work>,
+        stop: CancelToken,
+    ) -> (Owner, LifeOfNode) {
+        let owner = Owner {
+            node: format!("n{index}"),
+            incarnation: format!("{:016x}", env.random_u64()),
+        };
+        let node = NaiveNode {
+            wire,
+            env,
+            work,
+            owner: owner.clone(),
+            keys: Keys::new(NAMESPACE),
+        };
+        let life = async move {
+            node.run(stop).await;
+            Ok(())
+        };
+        (owner, Box::pin(life))
     }
 
     /// A machine that starts asks a time server first. What a node does that starts with a wrong
@@ -346,6 +393,12 @@ impl World<'_> {
     }
 
     fn op(&mut self, index: usize, op: Op) {
+        if self.plan.naive {
+            let now_ms = self.plan.epoch_ms + self.executor.now_ms().cast_signed();
+            naive::operate(&self.store, &op, now_ms);
+            self.drain_tap();
+            return;
+        }
         let slot = &self.slots[index];
         let task = self.desk.clone().ask(
             self.executor.clone(),
