@@ -74,12 +74,14 @@ impl Server {
             NodeCommands::new(mode, config.data_dir.clone(), file)
                 .with_files(config.args.jobs.clone().unwrap_or_default()),
         );
-        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
-        let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
+        let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
+            .map_err(Failure::usage)?;
+        let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (tokens, token, is_new) = data.tokens()?;
         let client = ClientFile {
             url: url.clone(),

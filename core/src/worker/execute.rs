@@ -220,7 +220,7 @@ async fn report(context: &WorkerContext, running: &Running, ended: &Ended) {
     let env = context.store.env();
     let nonce = env.random_u64();
     let end = End {
-        now_ms: context.clock.now_ms(),
+        now_ms: context.clock.record_ms(),
         nonce,
         epoch: context.epoch,
         execution: Some(execution),

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual::cancel::Canceller;
+use punctual::clock::FireClock;
 use punctual::control::Control;
+use punctual::env::SharedEnv;
 use punctual::handler::Executors;
 use punctual::job::run::Owner;
 use punctual::model::Retention;
@@ -163,7 +165,10 @@ impl World<'_> {
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
-            let control = self.control(index, WORLD, &clock, &link, 0);
+            // A node that has never been there changes nothing.
+            let env = self.env(WORLD, &clock, &self.root);
+            let believed = Arc::new(FireClock::unconfirmed(env, 2_000));
+            let control = self.control(index, WORLD, &clock, &link, 0, believed);
             self.slots.push(Slot {
                 clock,
                 link,
@@ -235,18 +240,20 @@ impl World<'_> {
         clock: &Arc<NodeClock>,
         link: &Arc<Link>,
         life: u64,
+        believed: Arc<FireClock>,
     ) -> Arc<Control> {
         let branch = self
             .root
             .branch("control", index as u64)
             .branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
-        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+        let env = self.env(proc, clock, &branch);
+        let wire = self.wire(proc, link, &branch);
+        Arc::new(Control::with_clock(wire, env, NAMESPACE, believed))
+    }
+
+    fn env(&self, proc: Proc, clock: &Arc<NodeClock>, branch: &Rng) -> SharedEnv {
+        let rng = branch.branch("env", 0);
+        SimEnv::shared(self.executor.clone(), proc, clock.clone(), rng)
     }
 
     fn start(&mut self, index: usize) {
@@ -259,12 +266,7 @@ impl World<'_> {
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
+        let env = self.env(proc, &clock, &branch);
         let wire = self.wire(proc, &link, &branch);
         let mut executors = Executors::default();
         executors.handlers.insert(
@@ -283,6 +285,7 @@ impl World<'_> {
             ..NodeConfig::default()
         };
         let node = Node::new(wire, env, executors, config).expect("a valid configuration");
+        let believed = node.clock();
         let (stop, token) = Canceller::new();
         let life_of = Life {
             node: index,
@@ -308,7 +311,7 @@ impl World<'_> {
                 }
             }),
         );
-        let control = self.control(index, proc, &clock, &link, life);
+        let control = self.control(index, proc, &clock, &link, life, believed);
         let slot = &mut self.slots[index];
         slot.proc = Some(proc);
         slot.stop = Some(stop);
