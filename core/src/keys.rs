@@ -4,6 +4,7 @@
 //! /{namespace}/meta                              schema, cluster id, epoch, partitions
 //!              leader                            leased; its created revision is the term
 //!              node/{node}/{incarnation}         leased; its created revision is the session
+//!              clock/{node}                      leased; what the node's clock shows
 //!              job/{pp}                          the partition's `changes`
 //!              job/{pp}/{job}                    the job
 //!              def/{pp}/{job}/{generation}       immutable definitions
@@ -94,6 +95,24 @@ impl Keys {
     #[must_use]
     pub fn nodes(&self) -> Span {
         Span::prefix(self.key(format_args!("node/")))
+    }
+
+    /// What a node's clock shows.
+    #[must_use]
+    pub fn clock(&self, node: &str) -> Key {
+        self.key(format_args!("clock/{node}"))
+    }
+
+    /// What all nodes' clocks show.
+    #[must_use]
+    pub fn clocks(&self) -> Span {
+        Span::prefix(self.key(format_args!("clock/")))
+    }
+
+    /// The node of a key under `clock/`.
+    #[must_use]
+    pub fn parse_clock(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "clock/").map(str::to_owned)
     }
 
     /// The head of a partition's log of job changes; the first key of [`Keys::jobs_of`].
@@ -373,6 +392,7 @@ mod tests {
             keys.parse_node(&keys.node("n", "i")),
             Some(("n".into(), "i".into()))
         );
+        assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
         let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
         assert_eq!(job_of_run(of_change), Some("a.b-c_d"));

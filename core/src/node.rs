@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::clock::exchange::{ExchangeContext, exchange};
 use crate::clock::{ClockState, FireClock};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
@@ -145,7 +146,7 @@ impl Node {
             incarnation: format!("{:016x}", env.random_u64()),
         };
         Ok(Self {
-            clock: Arc::new(FireClock::new(env.clone(), config.max_skew_ms)),
+            clock: Arc::new(FireClock::unconfirmed(env.clone(), config.max_skew_ms)),
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
@@ -169,6 +170,12 @@ impl Node {
         &self.owner
     }
 
+    /// The clock that decides what is due here, for whoever answers operators in this process.
+    #[must_use]
+    pub fn clock(&self) -> Arc<FireClock> {
+        self.clock.clone()
+    }
+
     /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
     /// waited for.
     ///
@@ -188,6 +195,10 @@ impl Node {
             sessions.clone(),
             shutdown.clone(),
         );
+        let _clocks = self.store.env().spawn(
+            "clocks",
+            Box::pin(exchange(self.exchange_context(), sessions.clone())),
+        );
         let candidate = self.stand(meta, sessions, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
@@ -199,6 +210,16 @@ impl Node {
         match race(life, self.store.broken()).await {
             Either::Left(_) => Ok(()),
             Either::Right(reason) => Err(BackendError::Broken(reason)),
+        }
+    }
+
+    fn exchange_context(&self) -> ExchangeContext {
+        ExchangeContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            owner: self.owner.clone(),
+            clock: self.clock.clone(),
+            relist_ms: self.config.relist_ms,
         }
     }
 
@@ -307,12 +328,12 @@ impl Node {
         };
         while !shutdown.is_cancelled() {
             let ready = async {
-                // A node that is not registered, or whose clock just jumped, must not lead.
+                // A node that is not registered, or whose clock is not believed, must not lead.
                 let mut sessions = sessions.clone();
                 let _ = sessions.wait_for(Option::is_some).await;
-                while let ClockState::Held { step_ms, .. } = self.clock.state() {
-                    tracing::warn!(step_ms, "the wall clock stepped; not standing for election");
-                    env.sleep(Duration::from_secs(1)).await;
+                while let ClockState::Held { reason } = self.clock.state() {
+                    tracing::debug!(%reason, "not standing for election");
+                    env.sleep(Duration::from_millis(100)).await;
                 }
                 campaign(
                     &self.store,

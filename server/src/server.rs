@@ -77,15 +77,16 @@ impl Server {
             NodeCommands::new(mode, config.data_dir.clone(), file)
                 .with_files(config.args.jobs.clone().unwrap_or_default()),
         );
-        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
         let spool = DirSpool::open(data.spool())?;
-        let node = Node::new(backend, env, executors, settings)
+        let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
             .map_err(Failure::usage)?
             .with_spool(Arc::new(spool));
+        let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (tokens, token, is_new) = data.tokens()?;
         let client = ClientFile {
             url: url.clone(),

@@ -3,6 +3,8 @@
 //! Every record carries the schema's version. A record of a newer schema is not guessed at: it
 //! fails to decode, and whoever met it sets it aside and says so.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::run::{FailReason, Owner, Phase, RunState, SkipReason};
@@ -227,6 +229,33 @@ pub struct NodeRecord {
     pub since_ms: i64,
     /// The time zone database it reckons with.
     pub tzdb: String,
+}
+
+/// What a node's clock shows, for the other nodes. Under the lease of the node's session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockRecord {
+    /// Which life of the node.
+    pub incarnation: String,
+    /// Its wall clock when it wrote this, in Unix milliseconds.
+    pub wall_ms: i64,
+    /// The records of other nodes that it had read by then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub heard: BTreeMap<String, Heard>,
+    /// How far it is ahead of the middle one of the others, as far as it knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_ms: Option<i64>,
+    /// Why the node does not trust its clock, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+}
+
+/// That a node has read another one's clock record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The record's revision.
+    pub revision: u64,
+    /// How long ago, by the reader's monotonic clock.
+    pub ago_ms: u64,
 }
 
 /// Who leads.

@@ -177,6 +177,16 @@ impl Session {
         Requirement::Created(self.key.clone(), self.revision)
     }
 
+    /// A put of another key that goes with this session.
+    #[must_use]
+    pub fn leased_put(&self, key: Key, value: Vec<u8>) -> Write {
+        Write::Put {
+            key,
+            value,
+            lease: Some(self.lease.id),
+        }
+    }
+
     /// Completes when the store says that the lease is gone.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();

@@ -49,7 +49,7 @@ pub struct WorkerContext {
     pub committer: Committer,
     /// Where results wait that the store does not take.
     pub spool: Option<Arc<dyn Spool>>,
-    /// Time of records.
+    /// When a run is due, and the time of records.
     pub clock: Arc<FireClock>,
     /// Who we are.
     pub owner: Owner,
@@ -164,10 +164,10 @@ impl Worker {
                 Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
             }
         }
-        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
-            // The leader would judge a new run's time limit by a clock that ours stands behind: it
-            // would end, and start again elsewhere, what still runs here.
-            tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
+        if let ClockState::Held { reason } = self.context.clock.state() {
+            // The leader judges a new run's time limit by its own clock: with a limit from a wrong
+            // one it would end, and start again elsewhere, what still runs here.
+            tracing::debug!(%reason, "claiming nothing");
             return;
         }
         if let Err(error) = self.claim(&session).await {
@@ -272,7 +272,7 @@ impl Worker {
         session: &Session,
         wanted: Vec<Attempt>,
     ) -> BackendResult<Vec<Attempt>> {
-        let now_ms = self.context.clock.now_ms();
+        let now_ms = self.context.clock.record_ms();
         let mut txns = Vec::new();
         let mut records = Vec::new();
         for attempt in wanted {
@@ -307,7 +307,7 @@ impl Worker {
                     continue;
                 }
             };
-            let now_ms = self.context.clock.now_ms();
+            let now_ms = self.context.clock.record_ms();
             let end_ms =
                 definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + COMMAND_PATIENCE_MS;
             let start = finish::start(
@@ -455,7 +455,7 @@ impl Worker {
             return;
         }
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: None,
@@ -542,7 +542,7 @@ impl Worker {
         };
         let execution = Execution::failed(FailReason::NotStarted, "it was never started");
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: Some(&execution),

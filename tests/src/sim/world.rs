@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual::backend::BackendError;
 use punctual::cancel::{CancelToken, Canceller};
+use punctual::clock::FireClock;
 use punctual::control::Control;
 use punctual::env::{BoxFuture, SharedEnv};
 use punctual::handler::Executors;
@@ -83,6 +84,14 @@ struct Slot {
     control: Arc<Control>,
     spool: Arc<MemorySpool>,
     lives: u64,
+}
+
+/// A node that is about to live.
+struct Born {
+    owner: Owner,
+    /// The clock that its operators believe.
+    believed: Arc<FireClock>,
+    life: LifeOfNode,
 }
 
 enum Event {
@@ -172,7 +181,10 @@ impl World<'_> {
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
-            let control = self.control(index, WORLD, &clock, &link, 0);
+            // A node that has never been there changes nothing.
+            let env = self.env(WORLD, &clock, &self.root);
+            let believed = Arc::new(FireClock::unconfirmed(env, 2_000));
+            let control = self.control(index, WORLD, &clock, &link, 0, believed);
             self.slots.push(Slot {
                 clock,
                 link,
@@ -245,18 +257,20 @@ impl World<'_> {
         clock: &Arc<NodeClock>,
         link: &Arc<Link>,
         life: u64,
+        believed: Arc<FireClock>,
     ) -> Arc<Control> {
         let branch = self
             .root
             .branch("control", index as u64)
             .branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
-        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+        let env = self.env(proc, clock, &branch);
+        let wire = self.wire(proc, link, &branch);
+        Arc::new(Control::with_clock(wire, env, NAMESPACE, believed))
+    }
+
+    fn env(&self, proc: Proc, clock: &Arc<NodeClock>, branch: &Rng) -> SharedEnv {
+        let rng = branch.branch("env", 0);
+        SimEnv::shared(self.executor.clone(), proc, clock.clone(), rng)
     }
 
     fn start(&mut self, index: usize) {
@@ -269,12 +283,7 @@ impl World<'_> {
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
+        let env = self.env(proc, &clock, &branch);
         let work = Arc::new(Work {
             executor: self.executor.clone(),
             proc,
@@ -282,7 +291,11 @@ impl World<'_> {
         });
         let wire = self.wire(proc, &link, &branch);
         let (stop, token) = Canceller::new();
-        let (owner, life_task) = if self.plan.naive {
+        let Born {
+            owner,
+            believed,
+            life: life_task,
+        } = if self.plan.naive {
             self.naive_node(index, wire, env, work, token.clone())
         } else {
             self.node(index, wire, env, work, token.clone())
@@ -311,7 +324,7 @@ impl World<'_> {
                 }
             }),
         );
-        let control = self.control(index, proc, &clock, &link, life);
+        let control = self.control(index, proc, &clock, &link, life, believed);
         let slot = &mut self.slots[index];
         slot.proc = Some(proc);
         slot.stop = Some(stop);
@@ -327,7 +340,7 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
         let config = NodeConfig {
@@ -340,7 +353,11 @@ impl World<'_> {
         let node = Node::new(wire, env, executors, config)
             .expect("a valid configuration")
             .with_spool(self.slots[index].spool.clone());
-        (node.owner().clone(), Box::pin(node.run(stop)))
+        Born {
+            owner: node.owner().clone(),
+            believed: node.clock(),
+            life: Box::pin(node.run(stop)),
+        }
     }
 
     fn naive_node(
@@ -350,7 +367,8 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
+        let believed = Arc::new(FireClock::new(env.clone(), 2_000));
         let owner = Owner {
             node: format!("n{index}"),
             incarnation: format!("{:016x}", env.random_u64()),
@@ -366,7 +384,11 @@ impl World<'_> {
             node.run(stop).await;
             Ok(())
         };
-        (owner, Box::pin(life))
+        Born {
+            owner,
+            believed,
+            life: Box::pin(life),
+        }
     }
 
     /// A machine that starts asks a time server first. What a node does that starts with a wrong
