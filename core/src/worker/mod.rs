@@ -60,6 +60,8 @@ pub struct WorkerContext {
 const MAX_CLAIMS: usize = 50;
 /// Sleeping is a hint: the loop looks around at least so often.
 const TICK_MS: u64 = 500;
+/// The same while it may not claim, whatever is due.
+const UNABLE_TICK_MS: u64 = 50;
 /// Definitions kept at hand.
 const MAX_DEFINITIONS: usize = 10_000;
 
@@ -95,9 +97,13 @@ pub async fn work(
         reconciled: None,
     };
     while !shutdown.is_cancelled() {
-        worker.step(&mut inbox).await;
+        let able = worker.step(&mut inbox).await;
         let now_ms = worker.context.clock.now_ms();
-        let wait_ms = worker.queue.wait_ms(now_ms).clamp(1, TICK_MS);
+        let wait_ms = if able {
+            worker.queue.wait_ms(now_ms).clamp(1, TICK_MS)
+        } else {
+            UNABLE_TICK_MS
+        };
         let wake = race(
             shutdown.cancelled(),
             env.sleep(Duration::from_millis(wait_ms)),
@@ -128,14 +134,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Takes everything that has arrived, then claims what there is room for.
-    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) {
+    /// Takes everything that has arrived, then claims what there is room for. Answers whether it may
+    /// claim at all now: what is due waits without it.
+    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) -> bool {
         while let Ok(input) = inbox.try_recv() {
             self.take(input).await;
         }
         let session = self.sessions.borrow().clone();
         let Some(session) = session.filter(|s| s.trust.holds()) else {
-            return;
+            return false;
         };
         if self.reconciled != Some(session.revision) {
             match self
@@ -157,11 +164,12 @@ impl Worker {
             // The leader would judge a new run's time limit by a clock that ours stands behind: it
             // would end, and start again elsewhere, what still runs here.
             tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
-            return;
+            return false;
         }
         if let Err(error) = self.claim(&session).await {
             tracing::error!(%error, "cannot claim");
         }
+        true
     }
 
     async fn take(&mut self, input: Input) {
