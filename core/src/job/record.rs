@@ -36,8 +36,13 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
         v: SCHEMA,
         r: record,
     };
+    // Most records fit, and need not be moved while they grow.
+    let mut bytes = Vec::with_capacity(512);
     // Our records have text keys and no failing serializers, which is all that can go wrong.
-    serde_json::to_vec(&envelope).unwrap_or_default()
+    match serde_json::to_writer(&mut bytes, &envelope) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(),
+    }
 }
 
 /// A record, from bytes.
@@ -65,6 +70,17 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
         )));
     }
     decoded.map(|envelope| envelope.r).map_err(unreadable)
+}
+
+/// Whether these are the bytes of a PENDING [`RunRecord`]. Reads no more than that, which is much
+/// less work than to decode all of it.
+#[must_use]
+pub fn is_pending(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct StateOnly {
+        state: RunState,
+    }
+    decode::<StateOnly>(bytes).is_ok_and(|record| record.state == RunState::Pending)
 }
 
 /// Made once for a namespace, together with all cursors and `changes`.

@@ -22,7 +22,7 @@ use crate::env::{TaskHandle, race};
 use crate::handler::{Execution, Executors};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, encode};
+use crate::job::record::{RunRecord, encode, is_pending};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
 use crate::recipe::retry::Store;
@@ -223,15 +223,16 @@ impl Worker {
     }
 
     fn offer(&mut self, entry: &Entry) {
-        match Attempt::read(&self.context.keys, entry) {
-            // Old news of what runs here already (a listing may be newer than the watch): claiming
-            // it again would replace, and so abort, the execution.
-            Some(attempt) if self.held.contains_key(&attempt.key) => {
-                self.queue.remove(&attempt.key);
-            }
-            Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
-            Some(attempt) => self.queue.remove(&attempt.key),
-            None => {}
+        let keys = &self.context.keys;
+        let Some(key) = keys.parse_attempt(&entry.key) else {
+            return;
+        };
+        // What runs here already is old news (a listing may be newer than the watch): claiming it
+        // again would replace, and so abort, the execution. Most other news is of what others took.
+        let news = !self.held.contains_key(&key) && is_pending(&entry.value);
+        match news.then(|| Attempt::read(keys, entry)).flatten() {
+            Some(attempt) => self.queue.offer(attempt),
+            None => self.queue.remove(&key),
         }
     }
 
