@@ -21,6 +21,8 @@
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
 //! that key order is their order.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Key, Span};
@@ -70,7 +72,11 @@ impl Keys {
     }
 
     fn key(&self, rest: std::fmt::Arguments<'_>) -> Key {
-        format!("{}{rest}", self.root).into_bytes()
+        let mut key = String::with_capacity(self.root.len() + 64);
+        key.push_str(&self.root);
+        // Writing to text cannot fail.
+        let _ = key.write_fmt(rest);
+        key.into_bytes()
     }
 
     /// Schema, cluster id, epoch, number of partitions.
@@ -243,9 +249,17 @@ impl Keys {
             run,
             attempt,
         } = at;
-        self.key(format_args!(
-            "{kind}/{partition:03}/{job}/{run}/{attempt:04}"
-        ))
+        // The commonest keys by far: room for all of it at once, so that nothing is moved.
+        let mut key = String::with_capacity(self.root.len() + job.len() + run.len() + 24);
+        key.push_str(&self.root);
+        key.push_str(kind);
+        // Writing to text cannot fail.
+        let _ = write!(key, "/{partition:03}/");
+        key.push_str(job);
+        key.push('/');
+        key.push_str(run);
+        let _ = write!(key, "/{attempt:04}");
+        key.into_bytes()
     }
 
     /// All attempts that have not ended.

@@ -271,7 +271,7 @@ impl Node {
             backoff = Backoff::default();
             tracing::info!(node = %self.owner, session = session.revision.0, "registered");
             let _ = out.send(Some(session.clone()));
-            match race(leaving.cancelled(), session_over(env, &session)).await {
+            match race(leaving.cancelled(), session_over(&session)).await {
                 Either::Left(_) => {
                     let _ = out.send(None);
                     session.close().await;
@@ -365,12 +365,7 @@ impl Node {
 }
 
 /// Completes when the session is gone: the store said so, or whoever used it found out.
-async fn session_over(env: &SharedEnv, session: &Session) {
-    let _ = race(session.ended(), async {
-        // `end()` on the trust is how a worker says that its guard failed.
-        while !session.trust.is_ended() {
-            env.sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+async fn session_over(session: &Session) {
+    // `end()` on the trust is how a worker says that its guard failed.
+    let _ = race(session.ended(), session.trust.ended()).await;
 }

@@ -23,7 +23,7 @@ use crate::env::{TaskHandle, race};
 use crate::handler::{Execution, Executors};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, encode};
+use crate::job::record::{RunRecord, encode, is_pending};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
 use crate::recipe::committer::Committer;
@@ -69,6 +69,8 @@ pub struct WorkerContext {
 const MAX_CLAIMS: usize = 50;
 /// Sleeping is a hint: the loop looks around at least so often.
 const TICK_MS: u64 = 500;
+/// The same while it may not claim, whatever is due.
+const UNABLE_TICK_MS: u64 = 50;
 /// Definitions kept at hand.
 const MAX_DEFINITIONS: usize = 10_000;
 
@@ -106,9 +108,13 @@ pub async fn work(
         reconciled: None,
     };
     while !shutdown.is_cancelled() {
-        worker.step(&mut inbox).await;
+        let able = worker.step(&mut inbox).await;
         let now_ms = worker.context.clock.now_ms();
-        let wait_ms = worker.queue.wait_ms(now_ms).clamp(1, TICK_MS);
+        let wait_ms = if able {
+            worker.queue.wait_ms(now_ms).clamp(1, TICK_MS)
+        } else {
+            UNABLE_TICK_MS
+        };
         let wake = race(
             shutdown.cancelled(),
             env.sleep(Duration::from_millis(wait_ms)),
@@ -139,14 +145,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Takes everything that has arrived, then claims what there is room for.
-    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) {
+    /// Takes everything that has arrived, then claims what there is room for. Answers whether it may
+    /// claim at all now: what is due waits without it.
+    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) -> bool {
         while let Ok(input) = inbox.try_recv() {
             self.take(input).await;
         }
         let session = self.sessions.borrow().clone();
         let Some(session) = session.filter(|s| s.trust.holds()) else {
-            return;
+            return false;
         };
         if self.reconciled != Some(session.revision) {
             match self
@@ -168,11 +175,12 @@ impl Worker {
             // The leader judges a new run's time limit by its own clock: with a limit from a wrong
             // one it would end, and start again elsewhere, what still runs here.
             tracing::debug!(%reason, "claiming nothing");
-            return;
+            return false;
         }
         if let Err(error) = self.claim(&session).await {
             tracing::error!(%error, "cannot claim");
         }
+        true
     }
 
     async fn take(&mut self, input: Input) {
@@ -226,15 +234,16 @@ impl Worker {
     }
 
     fn offer(&mut self, entry: &Entry) {
-        match Attempt::read(&self.context.keys, entry) {
-            // Old news of what runs here already (a listing may be newer than the watch): claiming
-            // it again would replace, and so abort, the execution.
-            Some(attempt) if self.held.contains_key(&attempt.key) => {
-                self.queue.remove(&attempt.key);
-            }
-            Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
-            Some(attempt) => self.queue.remove(&attempt.key),
-            None => {}
+        let keys = &self.context.keys;
+        let Some(key) = keys.parse_attempt(&entry.key) else {
+            return;
+        };
+        // What runs here already is old news (a listing may be newer than the watch): claiming it
+        // again would replace, and so abort, the execution. Most other news is of what others took.
+        let news = !self.held.contains_key(&key) && is_pending(&entry.value);
+        match news.then(|| Attempt::read(keys, entry)).flatten() {
+            Some(attempt) => self.queue.offer(attempt),
+            None => self.queue.remove(&key),
         }
     }
 

@@ -21,6 +21,7 @@ use punctual_memory::MemoryBackend;
 use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
+use super::fingerprint::fingerprint;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
@@ -453,27 +454,18 @@ impl World<'_> {
     }
 
     fn observed(self) -> Observed {
-        let log = self.tap.log();
-        let effects = self.ledger.effects();
-        let asked = self.desk.asked();
-        let text = format!("{log:?}{effects:?}{asked:?}");
-        let values = log.iter().flat_map(|l| &l.events).flat_map(|e| match e {
-            punctual::backend::Event::Put(entry) => entry.value.clone(),
-            punctual::backend::Event::Delete { .. } => vec![],
-        });
-        let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
-        let lives = self.lives.lock().unwrap().clone();
-        let counts = self.counts.lock().unwrap().clone();
-        self.executor.clear();
-        Observed {
+        let mut observed = Observed {
             plan: self.plan.clone(),
-            fingerprint: punctual::keys::fnv1a(&bytes),
-            log,
-            effects,
-            asked,
-            lives,
-            counts,
+            log: self.tap.take(),
+            effects: self.ledger.take(),
+            asked: self.desk.take(),
+            lives: std::mem::take(&mut self.lives.lock().unwrap()),
+            counts: std::mem::take(&mut self.counts.lock().unwrap()),
+            fingerprint: 0,
             polls: self.executor.polls(),
-        }
+        };
+        self.executor.clear();
+        observed.fingerprint = fingerprint(&observed);
+        observed
     }
 }
