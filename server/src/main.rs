@@ -10,6 +10,7 @@ mod discover;
 mod etcd;
 mod files;
 mod logs;
+mod metrics;
 mod output;
 mod probe;
 mod serve;

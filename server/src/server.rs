@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual::backend::BackendError;
+use punctual::backend::{BackendError, CoordinationBackend};
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::{ApplyReport, Control, ControlError};
 use punctual::env::TokioEnv;
@@ -19,7 +19,8 @@ use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
-use crate::files::{ClientFile, DataDir, DirLock};
+use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
+use crate::metrics::{Metered, Metrics};
 use crate::store::{self, Opened};
 use punctual_server::jobfile::JobFile;
 
@@ -62,9 +63,16 @@ impl Server {
             Some(id) => id.clone(),
             None => data.node_id()?,
         };
+        let given_token = match &config.args.admin_token_file {
+            Some(path) => Some(token_of_file(path)?),
+            None => None,
+        };
         let mut settings = settings(config, node_id.clone());
         settings.check().map_err(Failure::usage)?;
         let Opened { backend, info } = store::open(config, &data, &env).await?;
+        let metrics = Arc::new(Metrics::new());
+        let backend: Arc<dyn CoordinationBackend> =
+            Arc::new(Metered::new(backend, Arc::clone(&metrics)));
         let listener = listen(config.listen, any_port).await?;
         let address = listener
             .local_addr()
@@ -74,7 +82,8 @@ impl Server {
         let mode = config.commands;
         let commands = Arc::new(
             NodeCommands::new(mode, config.data_dir.clone(), file)
-                .with_files(config.args.jobs.clone().unwrap_or_default()),
+                .with_files(config.args.jobs.clone().unwrap_or_default())
+                .counted_by(Arc::clone(&metrics)),
         );
         let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
         let executors = Executors {
@@ -82,7 +91,8 @@ impl Server {
             ..Executors::default()
         };
         let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
-        let (tokens, token, is_new) = data.tokens()?;
+        let (mut tokens, token, is_new) = data.tokens()?;
+        tokens.extend(given_token);
         let client = ClientFile {
             url: url.clone(),
             token: token.clone(),
@@ -92,6 +102,8 @@ impl Server {
             control: control.clone(),
             tokens: tokens.into(),
             store: Arc::clone(&info),
+            metrics,
+            node: node_id.clone(),
             commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();

@@ -32,6 +32,7 @@ use tokio::net::TcpListener;
 
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
+use crate::metrics::Metrics;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
 use punctual_server::jobfile::MAX_BYTES;
@@ -53,6 +54,10 @@ pub(crate) struct Api {
     pub(crate) tokens: Arc<[TokenHash]>,
     /// What the store knows of itself.
     pub(crate) store: Arc<dyn BackendInfo>,
+    /// What this node counts.
+    pub(crate) metrics: Arc<Metrics>,
+    /// The node's name.
+    pub(crate) node: String,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
 }
@@ -81,6 +86,7 @@ impl Api {
                     usize::try_from(MAX_BYTES).unwrap_or(usize::MAX),
                 )),
             )
+            .route("/metrics", get(misc::metrics))
             .route("/livez", get(misc::live))
             .route("/readyz", get(misc::ready))
             .fallback(not_found)

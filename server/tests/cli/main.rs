@@ -3,6 +3,7 @@
 
 mod cluster;
 mod data_dir;
+mod metrics;
 mod node;
 mod offline;
 

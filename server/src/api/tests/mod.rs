@@ -67,6 +67,8 @@ async fn start() -> Fixture {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
         store,
+        metrics: Arc::new(crate::metrics::Metrics::new()),
+        node: "node".into(),
         commands: Arc::new(none),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
