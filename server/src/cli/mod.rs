@@ -8,6 +8,8 @@ pub(crate) mod failure;
 mod job;
 mod next;
 mod run;
+#[cfg(test)]
+mod spelled;
 mod status;
 mod store;
 
