@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod demo;
 mod discover;
+mod doctor;
 mod etcd;
 mod files;
 mod logs;

@@ -21,7 +21,7 @@ use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
 use crate::metrics::{Metered, Metrics};
-use crate::store::{self, Opened};
+use crate::store;
 use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
@@ -69,10 +69,12 @@ impl Server {
         };
         let mut settings = settings(config, node_id.clone());
         settings.check().map_err(Failure::usage)?;
-        let Opened { backend, info } = store::open(config, &data, &env).await?;
+        let opened = store::open(config, &data, &env).await?;
         let metrics = Arc::new(Metrics::new());
-        let backend: Arc<dyn CoordinationBackend> =
-            Arc::new(Metered::new(backend, Arc::clone(&metrics)));
+        let backend: Arc<dyn CoordinationBackend> = Arc::new(Metered::new(
+            Arc::clone(&opened.backend),
+            Arc::clone(&metrics),
+        ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener
             .local_addr()
@@ -101,7 +103,8 @@ impl Server {
         let api = Api {
             control: control.clone(),
             tokens: tokens.into(),
-            store: Arc::clone(&info),
+            store: opened.clone(),
+            data_dir: config.data_dir.clone(),
             metrics,
             node: node_id.clone(),
             commands: Arc::clone(&commands),
@@ -112,7 +115,7 @@ impl Server {
             control,
             url,
             node_id,
-            store: info.version(),
+            store: opened.info.version(),
             new_token: is_new.then_some(token),
             commands,
             data_dir: config.data_dir.clone(),

@@ -65,6 +65,12 @@ impl Control {
         }
     }
 
+    /// What the clock of this node does at the moment.
+    #[must_use]
+    pub fn clock_state(&self) -> ClockState {
+        self.clock.state()
+    }
+
     fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }

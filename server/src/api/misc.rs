@@ -1,4 +1,4 @@
-//! `/v1/status`, `/v1/next`, `/metrics`, `/livez`, `/readyz`.
+//! `/v1/status`, `/v1/doctor`, `/v1/next`, `/metrics`, `/livez`, `/readyz`.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,11 +9,16 @@ use punctual::schedule::query::{NextAnswer, NextQuery, answer};
 
 use super::problem::Problem;
 use super::{Api, Query, query};
+use crate::doctor::{Report, examine};
 use crate::metrics::OPENMETRICS;
 use crate::times::now_ms;
 
 pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>, Problem> {
-    Ok(Json(api.control.status(api.store.version()).await?))
+    Ok(Json(api.control.status(api.store.info.version()).await?))
+}
+
+pub(super) async fn doctor(State(api): State<Api>) -> Json<Report> {
+    Json(examine(&api.node, &api.control, &api.store, &api.data_dir).await)
 }
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {
