@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual::backend::BackendError;
+use punctual::backend::{BackendError, CoordinationBackend};
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::{ApplyReport, Control, ControlError};
 use punctual::env::TokioEnv;
@@ -19,9 +19,10 @@ use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
-use crate::files::{ClientFile, DataDir, DirLock};
+use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
+use crate::metrics::{Metered, Metrics};
 use crate::spool::DirSpool;
-use crate::store::{self, Opened};
+use crate::store;
 use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
@@ -63,9 +64,18 @@ impl Server {
             Some(id) => id.clone(),
             None => data.node_id()?,
         };
+        let given_token = match &config.args.admin_token_file {
+            Some(path) => Some(token_of_file(path)?),
+            None => None,
+        };
         let mut settings = settings(config, node_id.clone());
         settings.check().map_err(Failure::usage)?;
-        let Opened { backend, info } = store::open(config, &data, &env).await?;
+        let opened = store::open(config, &data, &env).await?;
+        let metrics = Arc::new(Metrics::new());
+        let backend: Arc<dyn CoordinationBackend> = Arc::new(Metered::new(
+            Arc::clone(&opened.backend),
+            Arc::clone(&metrics),
+        ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener
             .local_addr()
@@ -75,7 +85,8 @@ impl Server {
         let mode = config.commands;
         let commands = Arc::new(
             NodeCommands::new(mode, config.data_dir.clone(), file)
-                .with_files(config.args.jobs.clone().unwrap_or_default()),
+                .with_files(config.args.jobs.clone().unwrap_or_default())
+                .counted_by(Arc::clone(&metrics)),
         );
         let namespace = settings.namespace.clone();
         let executors = Executors {
@@ -87,7 +98,8 @@ impl Server {
             .map_err(Failure::usage)?
             .with_spool(Arc::new(spool));
         let control = Control::with_clock(backend, env, &namespace, node.clock());
-        let (tokens, token, is_new) = data.tokens()?;
+        let (mut tokens, token, is_new) = data.tokens()?;
+        tokens.extend(given_token);
         let client = ClientFile {
             url: url.clone(),
             token: token.clone(),
@@ -96,7 +108,10 @@ impl Server {
         let api = Api {
             control: control.clone(),
             tokens: tokens.into(),
-            store: Arc::clone(&info),
+            store: opened.clone(),
+            data_dir: config.data_dir.clone(),
+            metrics,
+            node: node_id.clone(),
             commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -105,7 +120,7 @@ impl Server {
             control,
             url,
             node_id,
-            store: info.version(),
+            store: opened.info.version(),
             new_token: is_new.then_some(token),
             commands,
             data_dir: config.data_dir.clone(),

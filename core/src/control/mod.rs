@@ -80,6 +80,12 @@ impl Control {
         }
     }
 
+    /// What the clock of this node does at the moment.
+    #[must_use]
+    pub fn clock_state(&self) -> ClockState {
+        self.clock.state()
+    }
+
     /// For what people see.
     fn now_ms(&self) -> i64 {
         self.clock.record_ms()

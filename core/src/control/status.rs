@@ -44,6 +44,7 @@ impl Control {
         Ok(StatusObject {
             store,
             cluster_id: meta.cluster_id,
+            tzdb: meta.tzdb,
             leader: leader.map(|owner| owner.node),
             term,
             nodes,
@@ -76,6 +77,7 @@ impl Control {
                     leader: leader == Some(&owner),
                     node: owner.node,
                     incarnation: owner.incarnation,
+                    tzdb: record.tzdb,
                     slots: record.slots,
                     queues: record.queues,
                     handlers: record.handlers,

@@ -178,6 +178,9 @@ pub struct StatusObject {
     pub store: String,
     /// Identity of the cluster's data.
     pub cluster_id: String,
+    /// The time zone data that a node must have to lead.
+    #[serde(default)]
+    pub tzdb: String,
     /// The node that leads, if one does.
     pub leader: Option<String>,
     /// Revision at which it took the lead.
@@ -205,6 +208,9 @@ pub struct NodeObject {
     pub node: String,
     /// Which life of it.
     pub incarnation: String,
+    /// The time zone data that it reckons with.
+    #[serde(default)]
+    pub tzdb: String,
     /// Whether it leads.
     pub leader: bool,
     /// How many runs it takes at once.
