@@ -162,6 +162,8 @@ pub struct Campaign {
     pub faults: std::collections::BTreeMap<&'static str, u64>,
     /// Leaders after leaders.
     pub leader_changes: u64,
+    /// Leaders that a standby deposed.
+    pub deposals: u64,
     /// Simulated time.
     pub simulated_ms: u64,
     /// Real time.
@@ -222,6 +224,10 @@ impl Campaign {
                         self.fires += 1;
                     }
                     history::Change::Leader { after: Some(_) } => self.leader_changes += 1,
+                    // A lease that ends, by itself or not, is nobody's write.
+                    history::Change::Leader { after: None } if revised.writer.is_some() => {
+                        self.deposals += 1;
+                    }
                     _ => {}
                 }
             }
@@ -245,6 +251,7 @@ impl Campaign {
             "faults": self.faults.values().sum::<u64>(),
             "faults_by_kind": self.faults,
             "leader_changes": self.leader_changes,
+            "deposals": self.deposals,
             "simulated_s": self.simulated_ms / 1_000,
             "wall_s": self.wall_s,
             "polls": self.polls,
