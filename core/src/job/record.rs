@@ -287,6 +287,10 @@ pub struct LeaderRecord {
     pub owner: Owner,
     /// Since when, in Unix milliseconds.
     pub since_ms: i64,
+    /// Takeovers in a row that led to this lead and still counted when it began: they make standbys
+    /// more patient.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub takeovers: u32,
 }
 
 /// The counter that every creation outside the cursor consumes.

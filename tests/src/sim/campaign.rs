@@ -176,6 +176,8 @@ pub struct Campaign {
     pub threads: usize,
     /// Of all seeds' fingerprints: the same in each run and with any number of threads.
     pub fingerprint: u64,
+    /// Leaders that a standby deposed.
+    pub deposals: u64,
     /// Simulated time.
     pub simulated_ms: u64,
     /// Real time.
@@ -239,6 +241,7 @@ impl Campaign {
         self.polls += seed.polls;
         self.fires += seed.fires;
         self.leader_changes += seed.leader_changes;
+        self.deposals += seed.deposals;
         for (fault, count) in seed.faults {
             *self.faults.entry(fault).or_default() += count;
         }
@@ -293,6 +296,7 @@ impl Campaign {
             "faults": self.faults.values().sum::<u64>(),
             "faults_by_kind": self.faults,
             "leader_changes": self.leader_changes,
+            "deposals": self.deposals,
             "simulated_s": self.simulated_ms / 1_000,
             "wall_s": self.wall_s,
             "threads": self.threads,
@@ -329,6 +333,7 @@ struct Seed {
     polls: u64,
     fires: u64,
     leader_changes: u64,
+    deposals: u64,
     faults: std::collections::BTreeMap<&'static str, u64>,
     failure: Option<Failure>,
     dump: Option<String>,
@@ -362,12 +367,20 @@ impl Seed {
             faults: observed.counts.clone(),
             ..Self::default()
         };
-        for change in history.revisions.iter().flat_map(|r| &r.changes) {
+        let changes = history
+            .revisions
+            .iter()
+            .flat_map(|revised| revised.changes.iter().map(move |change| (revised, change)));
+        for (revised, change) in changes {
             match change {
                 history::Change::Run(step) if step.before.is_none() && step.key.attempt == 1 => {
                     seed.fires += 1;
                 }
                 history::Change::Leader { after: Some(_) } => seed.leader_changes += 1,
+                // A lease that ends, by itself or not, is nobody's write.
+                history::Change::Leader { after: None } if revised.writer.is_some() => {
+                    seed.deposals += 1;
+                }
                 _ => {}
             }
         }

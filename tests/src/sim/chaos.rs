@@ -51,6 +51,7 @@ pub fn plan(seed: u64) -> Plan {
         epoch_ms,
         nodes,
         relist_ms: rng.pick(&[5_000, 15_000, 60_000]),
+        overdue_takeover_ms: rng.pick(&[1_000, 1_000, 1_000, 400, 0]),
         faults,
         ops,
         heal_ms,

@@ -43,6 +43,10 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("triggers", "triggers on a network that repeats and delays"),
     (
+        "slow-store",
+        "every write takes long, for an hour, under clocks that differ",
+    ),
+    (
         "boots-a-year-ahead",
         "a node starts with a clock a year ahead (a known gap)",
     ),
@@ -66,6 +70,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         epoch_ms,
         nodes: (0..3).map(|_| node(&mut rng)).collect(),
         relist_ms: 60_000,
+        overdue_takeover_ms: 1_000,
         faults: Vec::new(),
         ops: workload::operations(&mut root.branch("workload", 0), 3, epoch_ms, HEAL_MS),
         heal_ms: HEAL_MS,
@@ -76,6 +81,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     match name {
         "sessions" => plan.ops = steady_jobs(),
         "triggers" => plan.ops = triggers(&mut rng),
+        "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => plan.nodes[1].offset_ms = 365 * 86_400_000,
         _ => {}
     }
@@ -110,6 +116,37 @@ fn link(node: usize, from_ms: u64, length_ms: u64, trouble: Trouble) -> Fault {
             until_ms,
             trouble,
         },
+    }
+}
+
+/// The store is slow for an hour, a few times slower still for some seconds, and nothing else is
+/// wrong.
+fn slow_store(rng: &mut Rng, plan: &mut Plan) {
+    let heal_ms = 3_600_000;
+    plan.heal_ms = heal_ms;
+    plan.end_ms = heal_ms + chaos::SETTLE_MS;
+    plan.ops = steady_jobs();
+    let slow_ms = rng.pick(&[300, 300, 300, 700, 1_200]);
+    let mut slow = |from_ms: u64, until_ms: u64, ms: u64| {
+        for node in 0..plan.nodes.len() {
+            let window = Window {
+                from_ms,
+                until_ms,
+                trouble: Trouble::SlowWrites(ms),
+            };
+            plan.faults.push((from_ms, Fault::Link { node, window }));
+        }
+    };
+    let mut at = 20_000;
+    while at < heal_ms {
+        let calm = (at + rng.range(60_000, 900_000)).min(heal_ms);
+        slow(at, calm, slow_ms);
+        let worse = (calm + rng.range(1_000, 20_000)).min(heal_ms);
+        slow(calm, worse, rng.range(slow_ms, 1_800));
+        at = worse;
+    }
+    for node in &mut plan.nodes {
+        node.offset_ms = rng.between(-900, 900);
     }
 }
 

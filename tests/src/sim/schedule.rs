@@ -118,6 +118,8 @@ pub struct Plan {
     pub nodes: Vec<NodePlan>,
     /// How often views are listed anew.
     pub relist_ms: u64,
+    /// How long an instant may stay undecided before a standby deposes the leader; 0: never.
+    pub overdue_takeover_ms: u64,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
     /// What operators do: when, through which node's link, what.

@@ -67,12 +67,17 @@ impl Wire {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    fn fate(&self, now_ms: u64) -> Fate {
+    fn fate(&self, now_ms: u64, writes: bool) -> Fate {
         let rates = self.link.rates(now_ms);
         let mut rng = self.rng.lock().unwrap();
+        let slow_ms = if writes {
+            self.link.slow_writes_ms(now_ms)
+        } else {
+            0
+        };
         let mut fate = Fate {
             refuse: false,
-            request_ms: Some(rng.range(1, 4)),
+            request_ms: Some(rng.range(1, 4) + slow_ms),
             copy_ms: None,
             reply_ms: rng.range(1, 4),
             reply: Reply::Heard,
@@ -117,7 +122,7 @@ impl Wire {
         apply: impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync + 'static,
         revision: fn(&T) -> Option<Revision>,
     ) -> BackendResult<T> {
-        let fate = self.fate(self.executor.now_ms());
+        let fate = self.fate(self.executor.now_ms(), writes);
         if fate.refuse {
             self.executor
                 .sleep_until(self.executor.now_ms() + fate.reply_ms)

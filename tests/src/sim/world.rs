@@ -349,6 +349,7 @@ impl World<'_> {
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
+            overdue_takeover_ms: self.plan.overdue_takeover_ms,
             ..NodeConfig::default()
         };
         let node = Node::new(wire, env, executors, config)

@@ -117,6 +117,7 @@ impl NaiveNode {
             let record = LeaderRecord {
                 owner: self.owner.clone(),
                 since_ms: self.env.wall_ms(),
+                takeovers: 0,
             };
             let key = self.keys.leader();
             match self.lock(key, encode(&record), LEADER_TTL_MS).await {
