@@ -6,6 +6,7 @@
 //! are read next). LOCKED is durable before RUNNING, and RUNNING before the user's code.
 
 pub mod execute;
+mod held;
 pub mod queue;
 pub mod report;
 
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, Txn, TxnOutcome};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::{ClockState, FireClock};
-use crate::env::{TaskHandle, race};
+use crate::env::race;
 use crate::handler::{Execution, Executors};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
@@ -33,6 +34,7 @@ use crate::recipe::view::{View, ViewEvent, forward};
 use crate::spool::Spool;
 
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
+use held::Held;
 use queue::Queue;
 
 /// What a worker works with.
@@ -124,12 +126,6 @@ pub async fn work(
         }
     }
     worker.drain(&mut inbox).await;
-}
-
-struct Held {
-    canceller: Arc<Canceller>,
-    /// Ends the execution when dropped; `None` while it is being claimed.
-    task: Option<TaskHandle>,
 }
 
 struct Worker {
@@ -589,21 +585,5 @@ impl Worker {
                 }
             }
         }
-    }
-}
-
-impl Held {
-    fn new() -> Self {
-        Self {
-            canceller: Arc::new(Canceller::new().0),
-            task: None,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // The task has ended by itself when its key is let go, except at the very end of a drain.
-        drop(self.task.take());
     }
 }
