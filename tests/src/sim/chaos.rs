@@ -1,5 +1,6 @@
 //! A seed's schedule of faults: which kinds, how many, how bad.
 
+use super::boots;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::rng::Rng;
 use super::schedule::{Fault, NodePlan, Plan};
@@ -45,7 +46,7 @@ pub fn plan(seed: u64) -> Plan {
     }
     faults.sort_by_key(|(at, _)| *at);
     let ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
-    Plan {
+    let mut plan = Plan {
         seed,
         scenario: "default".into(),
         epoch_ms,
@@ -58,7 +59,9 @@ pub fn plan(seed: u64) -> Plan {
         end_ms: heal_ms + SETTLE_MS,
         ablation: None,
         naive: false,
-    }
+    };
+    boots::add(&mut plan, &mut root.branch("boots", 0));
+    plan
 }
 
 const KINDS: u64 = 14;

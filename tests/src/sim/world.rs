@@ -100,6 +100,8 @@ enum Event {
     Fault(Fault),
     Op(usize, Op),
     Resume(Proc),
+    /// With a clock so far off.
+    StartWrong(usize, i64),
     Heal,
 }
 
@@ -230,7 +232,18 @@ impl World<'_> {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Start(index) => self.start(index),
+            Event::Start(index) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock_at_boot(index);
+                }
+                self.start(index);
+            }
+            Event::StartWrong(index, ms) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock(index, ms);
+                    self.start(index);
+                }
+            }
             Event::Fault(fault) => self.fault(&fault),
             Event::Op(index, op) => self.op(index, op),
             Event::Resume(proc) => self.resume(proc),
@@ -280,7 +293,6 @@ impl World<'_> {
         }
         let proc = self.next_proc;
         self.next_proc += 1;
-        self.set_clock_at_boot(index);
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
@@ -393,14 +405,21 @@ impl World<'_> {
         }
     }
 
-    /// A machine that starts asks a time server first. What a node does that starts with a wrong
-    /// clock is a scenario of its own.
+    /// A machine that starts asks a time server first: alone, or among others in trouble, nobody could
+    /// tell that it is wrong. For those that do not, see [`super::boots`].
     fn set_clock_at_boot(&self, index: usize) {
-        let planned = self.plan.nodes[index].offset_ms;
         let offset = &self.slots[index].clock.offset_ms;
+        let planned = self.plan.nodes[index].offset_ms;
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
-            offset.store(planned, Ordering::SeqCst);
+            self.set_clock(index, 0);
         }
+    }
+
+    /// Sets a clock so far ahead of where it was at the start.
+    fn set_clock(&self, index: usize, ms: i64) {
+        let offset = self.plan.nodes[index].offset_ms + ms;
+        let clock = &self.slots[index].clock;
+        clock.offset_ms.store(offset, Ordering::SeqCst);
     }
 
     /// The process is gone, whatever it was doing.
@@ -445,11 +464,7 @@ impl World<'_> {
                     self.kill(index);
                 }
             }
-            let offset = self.plan.nodes[index].offset_ms;
-            self.slots[index]
-                .clock
-                .offset_ms
-                .store(offset, Ordering::SeqCst);
+            self.set_clock(index, 0);
             self.start(index);
         }
     }
