@@ -56,8 +56,21 @@ impl Control {
         })
     }
 
+    /// The live nodes.
+    ///
+    /// # Errors
+    /// [`ControlError::Store`].
+    pub async fn live_nodes(&self) -> Result<Vec<NodeObject>, ControlError> {
+        let leader = self.store.get(&self.keys.leader()).await?;
+        let leader = leader
+            .and_then(|entry| decode::<LeaderRecord>(&entry.value).ok())
+            .map(|record| record.owner);
+        self.nodes(leader.as_ref()).await
+    }
+
     async fn nodes(&self, leader: Option<&Owner>) -> Result<Vec<NodeObject>, ControlError> {
         let (entries, _) = self.store.list(&self.keys.nodes(), None).await?;
+        let drained = self.drained().await?;
         Ok(entries
             .iter()
             .filter_map(|entry| {
@@ -66,6 +79,7 @@ impl Control {
                 let owner = Owner { node, incarnation };
                 Some(NodeObject {
                     leader: leader == Some(&owner),
+                    drained: drained.contains(&owner.node),
                     node: owner.node,
                     incarnation: owner.incarnation,
                     slots: record.slots,

@@ -7,8 +7,12 @@
 //! fresh lease: a term is the revision that created the key. The old leader's transactions fail
 //! from then on, whatever it believes.
 
+use futures_util::future::Either;
+
 use crate::backend::{BackendResult, Requirement, Txn, TxnOutcome};
 use crate::clock::ClockState;
+use crate::drain::{self, Drained};
+use crate::env::race;
 use crate::job::record::{LeaderRecord, encode};
 use crate::job::run::Owner;
 use crate::recipe::election::{Tried, try_lead};
@@ -32,6 +36,8 @@ pub struct Candidate {
     pub owner: Owner,
     /// Its session: who has none does not stand.
     pub sessions: CurrentSession,
+    /// Who is drained does not stand either.
+    pub drained: Drained,
     /// Time to live of a leadership.
     pub leader_ttl_ms: u64,
 }
@@ -49,6 +55,7 @@ pub async fn stand_by(
         warned: false,
     };
     let mut sessions = candidate.sessions.clone();
+    let mut drained = candidate.drained.clone();
     loop {
         let wait_ms = match standby.step(outlook).await {
             Ok(Step::Leads(session)) => return session,
@@ -60,12 +67,14 @@ pub async fn stand_by(
                 0
             }
         };
-        let registered = async {
-            if sessions.changed().await.is_err() {
+        // Registered, or drained no more.
+        let fit = async {
+            let changed = race(sessions.changed(), drained.changed()).await;
+            if matches!(changed, Either::Left(Err(_)) | Either::Right(Err(_))) {
                 std::future::pending::<()>().await;
             }
         };
-        if let Err(error) = outlook.wait(wait_ms.clamp(1, TICK_MS), registered).await {
+        if let Err(error) = outlook.wait(wait_ms.clamp(1, TICK_MS), fit).await {
             tracing::warn!(%error, "cannot follow the schedule; reading it anew");
         }
     }
@@ -119,6 +128,9 @@ impl Standby<'_> {
             return false;
         }
         self.warned = false;
+        if !drain::is_free(&self.candidate.drained, &self.candidate.owner.node) {
+            return false;
+        }
         let session = self.candidate.sessions.borrow().clone();
         session.is_some_and(|session| session.trust.holds())
     }

@@ -7,6 +7,7 @@ mod explain;
 pub(crate) mod failure;
 mod job;
 mod next;
+mod node;
 mod run;
 mod status;
 mod store;
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Diff(args) => block_on(apply::diff(common, &output, &args)),
         Command::Job(command) => block_on(job::job(common, &output, command)),
         Command::Run(command) => block_on(run::run(common, &output, command)),
+        Command::Node(command) => block_on(node::node(common, &output, command)),
         Command::Status => block_on(status::status(common, &output)),
         Command::Serve(args) => crate::serve::serve(common, *args),
         Command::Demo(args) => crate::demo::demo(common, &output, &args),

@@ -172,6 +172,8 @@ pub struct Campaign {
     pub executions: u64,
     /// Polls of tasks.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
     /// Violations by invariant.
     pub invariants: std::collections::BTreeMap<&'static str, u64>,
 }
@@ -211,6 +213,7 @@ impl Campaign {
         self.simulated_ms += observed.plan.end_ms;
         self.executions += observed.effects.len() as u64;
         self.polls += observed.polls;
+        self.claim_conflicts += observed.claim_conflicts;
         for (fault, count) in &observed.counts {
             *self.faults.entry(fault).or_default() += count;
         }
@@ -255,6 +258,7 @@ impl Campaign {
             "simulated_s": self.simulated_ms / 1_000,
             "wall_s": self.wall_s,
             "polls": self.polls,
+            "claim_conflicts": self.claim_conflicts,
             "violations": self.invariants,
             "failures": self.failures.iter().map(|failure| json!({
                 "seed": failure.seed,

@@ -3,7 +3,7 @@
 mod hand;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual::cancel::Canceller;
@@ -64,6 +64,8 @@ pub struct Observed {
     pub fingerprint: u64,
     /// Polls of the executor.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
 }
 
 struct Slot {
@@ -91,6 +93,7 @@ struct World<'a> {
     store: MemoryBackend,
     tap: Tap,
     counts: Counts,
+    claim_conflicts: Arc<AtomicU64>,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -125,6 +128,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         executor,
         store,
         counts: Counts::default(),
+        claim_conflicts: Arc::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -224,6 +228,7 @@ impl World<'_> {
             link: link.clone(),
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
+            claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
         })
     }
@@ -395,6 +400,7 @@ impl World<'_> {
             lives,
             counts,
             polls: self.executor.polls(),
+            claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
         }
     }
 }
