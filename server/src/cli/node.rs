@@ -6,7 +6,7 @@ use super::args::{Common, NodeCommand};
 use super::connect;
 use super::failure::Outcome;
 use crate::client::escape;
-use crate::output::{Output, say};
+use crate::output::{Output, View, say};
 use crate::table::Table;
 
 pub(super) async fn node(common: &Common, output: &Output, command: NodeCommand) -> Outcome {
@@ -14,8 +14,12 @@ pub(super) async fn node(common: &Common, output: &Output, command: NodeCommand)
     match command {
         NodeCommand::Ls => {
             let nodes: Vec<NodeObject> = client.get("/v1/nodes").await?;
-            let names: Vec<&str> = nodes.iter().map(|node| node.node.as_str()).collect();
-            output.object(&nodes, &names.join("\n"), || table(output, &nodes))
+            let view = View {
+                columns: &TITLES.map(|title| (title, false)),
+                row: &|node: &NodeObject| row(output, node),
+                name: &|node| node.node.clone(),
+            };
+            output.list(&nodes, &view)
         }
         NodeCommand::Drain { node, reason } => {
             let body = serde_json::json!({ "reason": reason });
@@ -48,24 +52,29 @@ fn told(output: &Output, drain: &DrainObject, word: &str) -> Outcome {
     output.object(drain, &drain.node, || format!("{} {word}\n", drain.node))
 }
 
+const TITLES: [&str; 8] = [
+    "NODE", "LEADS", "DRAINED", "SLOTS", "QUEUES", "HANDLERS", "SINCE", "ADDRESS",
+];
+
+fn row(output: &Output, node: &NodeObject) -> Vec<String> {
+    let yes = |is: bool| if is { "yes" } else { "" }.to_owned();
+    vec![
+        node.node.clone(),
+        yes(node.leader),
+        yes(node.drained),
+        node.slots.to_string(),
+        node.queues.join(","),
+        node.handlers.join(","),
+        output.clock.show(Some(&node.since)),
+        node.address.clone().unwrap_or_default(),
+    ]
+}
+
 /// The nodes as a table.
 pub(super) fn table(output: &Output, nodes: &[NodeObject]) -> String {
-    let titles = [
-        "NODE", "LEADS", "DRAINED", "SLOTS", "QUEUES", "HANDLERS", "SINCE", "ADDRESS",
-    ];
-    let mut table = Table::new(titles.map(str::to_owned).into());
-    let yes = |is: bool| if is { "yes" } else { "" }.to_owned();
+    let mut table = Table::new(TITLES.map(str::to_owned).into());
     for node in nodes {
-        table.push(vec![
-            node.node.clone(),
-            yes(node.leader),
-            yes(node.drained),
-            node.slots.to_string(),
-            node.queues.join(","),
-            node.handlers.join(","),
-            output.clock.show(Some(&node.since)),
-            node.address.clone().unwrap_or_default(),
-        ]);
+        table.push(row(output, node));
     }
     table.render(true, false)
 }
