@@ -14,6 +14,7 @@ use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::FireClock;
+use crate::clock::exchange::{ExchangeContext, exchange};
 use crate::drain::{self, Drained};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
@@ -25,9 +26,11 @@ use crate::leader::outlook::Outlook;
 use crate::leader::overdue::Policy;
 use crate::leader::standby::{Candidate, stand_by};
 use crate::leader::{LeaderContext, lead};
+use crate::recipe::committer::Committer;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
 use crate::recipe::view::View;
+use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
 /// How a node behaves. All times in milliseconds.
@@ -126,6 +129,7 @@ pub struct Node {
     keys: Keys,
     clock: Arc<FireClock>,
     executors: Arc<Executors>,
+    spool: Option<Arc<dyn Spool>>,
     owner: Owner,
     config: NodeConfig,
 }
@@ -153,19 +157,34 @@ impl Node {
             incarnation: format!("{:016x}", env.random_u64()),
         };
         Ok(Self {
-            clock: Arc::new(FireClock::new(env.clone(), config.max_skew_ms)),
+            clock: Arc::new(FireClock::unconfirmed(env.clone(), config.max_skew_ms)),
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
+            spool: None,
             owner,
             config,
         })
+    }
+
+    /// Keeps results that the store does not take in `spool`, and reports those that an earlier
+    /// life of this node left there. Without one, they are lost when the node ends first.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Arc<dyn Spool>) -> Self {
+        self.spool = Some(spool);
+        self
     }
 
     /// Which life of the node this is.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// The clock that decides what is due here, for whoever answers operators in this process.
+    #[must_use]
+    pub fn clock(&self) -> Arc<FireClock> {
+        self.clock.clone()
     }
 
     /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
@@ -198,6 +217,10 @@ impl Node {
             sessions.clone(),
             shutdown.clone(),
         );
+        let _clocks = self.store.env().spawn(
+            "clocks",
+            Box::pin(exchange(self.exchange_context(), sessions.clone())),
+        );
         let candidate = self.stand(meta, sessions, drained, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
@@ -212,11 +235,24 @@ impl Node {
         }
     }
 
+    fn exchange_context(&self) -> ExchangeContext {
+        ExchangeContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            owner: self.owner.clone(),
+            clock: self.clock.clone(),
+            relist_ms: self.config.relist_ms,
+        }
+    }
+
     fn worker_context(&self, meta: &Meta, drained: Drained) -> WorkerContext {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
+            cluster_id: meta.cluster_id.clone(),
             epoch: meta.epoch,
+            committer: Committer::new(&self.store),
+            spool: self.spool.clone(),
             clock: self.clock.clone(),
             owner: self.owner.clone(),
             slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),
@@ -258,7 +294,7 @@ impl Node {
             backoff = Backoff::default();
             tracing::info!(node = %self.owner, session = session.revision.0, "registered");
             let _ = out.send(Some(session.clone()));
-            match race(leaving.cancelled(), session_over(env, &session)).await {
+            match race(leaving.cancelled(), session_over(&session)).await {
                 Either::Left(_) => {
                     let _ = out.send(None);
                     session.close().await;
@@ -350,12 +386,7 @@ impl Node {
 }
 
 /// Completes when the session is gone: the store said so, or whoever used it found out.
-async fn session_over(env: &SharedEnv, session: &Session) {
-    let _ = race(session.ended(), async {
-        // `end()` on the trust is how a worker says that its guard failed.
-        while !session.trust.is_ended() {
-            env.sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+async fn session_over(session: &Session) {
+    // `end()` on the trust is how a worker says that its guard failed.
+    let _ = race(session.ended(), session.trust.ended()).await;
 }

@@ -25,6 +25,9 @@ pub(crate) struct ClientFile {
 /// The hash of a token.
 pub(crate) type TokenHash = [u8; 32];
 
+/// Characters of the shortest token that a person may give.
+const MIN_TOKEN: usize = 32;
+
 /// What to do about a file of tokens that is broken.
 const RESTORE: &str = "restore the file, or delete it: then the old tokens are void and a new one \
                        is made";
@@ -59,9 +62,39 @@ impl DataDir {
         Ok(Self(path.to_owned()))
     }
 
+    /// Keeps others away for as long as the answer lives, and this process.
+    pub(crate) fn lock(&self) -> Outcome<DirLock> {
+        let path = self.0.join("lock");
+        let fail = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("cannot lock {}: {error}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| fail(&e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirLock { _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(Failure::usage(format!(
+                "{}: another punctual server is using this directory",
+                self.0.display()
+            ))
+            .hint("stop it, or choose another directory with --data-dir")),
+            Err(fs::TryLockError::Error(error)) => Err(fail(&error)),
+        }
+    }
+
     /// Where the database lies.
     pub(crate) fn database(&self) -> PathBuf {
         self.0.join("db")
+    }
+
+    /// Where results wait that the store has not taken.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.0.join("spool")
     }
 
     pub(crate) fn client_file(&self) -> PathBuf {
@@ -133,6 +166,12 @@ impl DataDir {
     }
 }
 
+/// A locked data directory.
+#[derive(Debug)]
+pub(crate) struct DirLock {
+    _file: fs::File,
+}
+
 impl TokenFile {
     fn hashes(&self, path: &Path) -> Outcome<Vec<TokenHash>> {
         let hashes = self.tokens.iter().map(|token| unhex(&token.sha256));
@@ -140,6 +179,25 @@ impl TokenFile {
             Failure::usage(format!("{}: not a hash in it", path.display())).hint(RESTORE)
         })
     }
+}
+
+/// The hash of the token in a file that a person has made.
+pub(crate) fn token_of_file(path: &Path) -> Outcome<TokenHash> {
+    let fail = |why: &str| {
+        Failure::usage(format!("--admin-token-file {}: {why}", path.display())).hint(
+            "a token is random and nothing else stands in the file:\n\
+             head -c 32 /dev/urandom | base64 > FILE",
+        )
+    };
+    let text = fs::read_to_string(path).map_err(|e| fail(&e.to_string()))?;
+    let token = text.trim();
+    if token.len() < MIN_TOKEN {
+        return Err(fail("a token this short can be guessed"));
+    }
+    if token.contains(|c: char| !c.is_ascii_graphic()) {
+        return Err(fail("not one token"));
+    }
+    Ok(hash(token))
 }
 
 /// SHA-256 of a token. Tokens are random, 256 bits long: a slow hash would add nothing.
@@ -288,6 +346,42 @@ mod tests {
                 "{broken}"
             );
         }
+    }
+
+    #[test]
+    fn a_token_that_is_given_is_long_and_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        assert!(token_of_file(&file).is_err());
+        let good = "k".repeat(MIN_TOKEN);
+        for bad in [
+            "",
+            "\n",
+            &good[1..],
+            &format!("{good} {good}"),
+            &format!("{good}\n{good}\n"),
+        ] {
+            fs::write(&file, bad).unwrap();
+            let hint = token_of_file(&file).unwrap_err().hint;
+            assert!(hint.is_some_and(|hint| hint.contains("urandom")), "{bad:?}");
+        }
+        fs::write(&file, format!("{good}\n")).unwrap();
+        assert_eq!(token_of_file(&file).unwrap(), hash(&good));
+    }
+
+    #[test]
+    fn a_data_directory_has_one_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let first = data.lock().unwrap();
+        assert!(
+            data.lock()
+                .unwrap_err()
+                .message
+                .contains("is using this directory")
+        );
+        drop(first);
+        assert!(data.lock().is_ok());
     }
 
     #[test]

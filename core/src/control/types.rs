@@ -178,6 +178,9 @@ pub struct StatusObject {
     pub store: String,
     /// Identity of the cluster's data.
     pub cluster_id: String,
+    /// The time zone data that a node must have to lead.
+    #[serde(default)]
+    pub tzdb: String,
     /// The node that leads, if one does.
     pub leader: Option<String>,
     /// Revision at which it took the lead.
@@ -205,6 +208,9 @@ pub struct NodeObject {
     pub node: String,
     /// Which life of it.
     pub incarnation: String,
+    /// The time zone data that it reckons with.
+    #[serde(default)]
+    pub tzdb: String,
     /// Whether it leads.
     pub leader: bool,
     /// Whether it takes no work, because an operator wants so.
@@ -220,6 +226,13 @@ pub struct NodeObject {
     pub since: String,
     /// Where its API listens, if it has one.
     pub address: Option<String>,
+    /// How many milliseconds its clock was ahead of the middle one of the other nodes when it wrote
+    /// that last, within a minute; none when it is alone.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
+    /// Why it does not trust its clock: it does not lead, takes no runs and changes nothing.
+    #[serde(default)]
+    pub clock_held: Option<String>,
 }
 
 /// What a node is wanted to do.

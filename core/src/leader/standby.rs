@@ -26,6 +26,8 @@ use super::overdue::{Judgement, is_late, judge};
 
 /// Sleeping is a hint: a standby looks around at least so often.
 const TICK_MS: u64 = 500;
+/// The same while it may not stand, whatever is due.
+const UNFIT_TICK_MS: u64 = 100;
 /// A node whose store did not answer waits so long before it accuses the leader: it may be on its
 /// way back, between two tries.
 const STORE_GRACE_MS: u64 = 4_000;
@@ -97,7 +99,7 @@ impl Standby<'_> {
         outlook.refresh().await?;
         if !self.is_fit() {
             self.blind(outlook);
-            return Ok(Step::Wait(TICK_MS));
+            return Ok(Step::Wait(UNFIT_TICK_MS));
         }
         if outlook.lead.known.0 == 0 {
             return Ok(Step::Wait(TICK_MS));
@@ -118,11 +120,11 @@ impl Standby<'_> {
         }
     }
 
-    /// A node that is not registered, or whose clock jumped, must not lead.
+    /// A node that is not registered, or whose clock is not believed, must not lead.
     fn is_fit(&mut self) -> bool {
-        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
+        if let ClockState::Held { reason } = self.context.clock.state() {
             if !self.warned {
-                tracing::warn!(step_ms, "the wall clock stepped; not standing for election");
+                tracing::info!(%reason, "not standing for election");
             }
             self.warned = true;
             return false;

@@ -50,7 +50,7 @@ impl Worker {
         };
         let execution = Execution::failed(FailReason::NotStarted, "it was never started");
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: Some(&execution),

@@ -17,6 +17,7 @@ mod tests;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -32,6 +33,8 @@ use tokio::net::TcpListener;
 
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
+use crate::metrics::Metrics;
+use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
 use punctual_server::jobfile::MAX_BYTES;
@@ -51,8 +54,14 @@ pub(crate) struct Api {
     pub(crate) control: Control,
     /// Hashes of the tokens that open it. Empty: nobody comes in.
     pub(crate) tokens: Arc<[TokenHash]>,
-    /// Name and version of the store.
-    pub(crate) store: String,
+    /// The store, for what it knows of itself.
+    pub(crate) store: Opened,
+    /// Where the node's own files lie.
+    pub(crate) data_dir: PathBuf,
+    /// What this node counts.
+    pub(crate) metrics: Arc<Metrics>,
+    /// The node's name.
+    pub(crate) node: String,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
 }
@@ -77,6 +86,7 @@ impl Api {
             .route("/v1/nodes/{id}/drain", post(nodes::drain))
             .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
             .route("/v1/status", get(misc::status))
+            .route("/v1/doctor", get(misc::doctor))
             .route("/v1/next", get(misc::next))
             .route(
                 "/v1/apply",
@@ -84,6 +94,7 @@ impl Api {
                     usize::try_from(MAX_BYTES).unwrap_or(usize::MAX),
                 )),
             )
+            .route("/metrics", get(misc::metrics))
             .route("/livez", get(misc::live))
             .route("/readyz", get(misc::ready))
             .fallback(not_found)
