@@ -15,6 +15,7 @@ use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::FireClock;
 use crate::clock::exchange::{ExchangeContext, exchange};
+use crate::drain::{self, Drained};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
 use crate::job::record::{Meta, NodeRecord, encode};
@@ -28,6 +29,7 @@ use crate::leader::{LeaderContext, lead};
 use crate::recipe::committer::Committer;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
+use crate::recipe::view::View;
 use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
@@ -198,8 +200,19 @@ impl Node {
         let (session_out, sessions) = watch::channel(None);
         let (leave, leaving) = Canceller::new();
 
+        let (tell, drained) = watch::channel(None);
+        let wishes = View::new(
+            self.store.clone(),
+            self.keys.drains(),
+            self.config.relist_ms,
+        );
+        let _drains = self.store.env().spawn(
+            "drains",
+            Box::pin(drain::follow(wishes, self.keys.clone(), tell)),
+        );
+
         let worker = work(
-            Arc::new(self.worker_context(&meta)),
+            Arc::new(self.worker_context(&meta, drained.clone())),
             self.executors.clone(),
             sessions.clone(),
             shutdown.clone(),
@@ -208,7 +221,7 @@ impl Node {
             "clocks",
             Box::pin(exchange(self.exchange_context(), sessions.clone())),
         );
-        let candidate = self.stand(meta, sessions, shutdown);
+        let candidate = self.stand(meta, sessions, drained, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
             futures_util::future::join(worker, candidate).await;
@@ -232,7 +245,7 @@ impl Node {
         }
     }
 
-    fn worker_context(&self, meta: &Meta) -> WorkerContext {
+    fn worker_context(&self, meta: &Meta, drained: Drained) -> WorkerContext {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
@@ -247,6 +260,7 @@ impl Node {
             kill_grace_ms: self.config.kill_grace_ms,
             drain_timeout_ms: self.config.drain_timeout_ms,
             relist_ms: self.config.relist_ms,
+            drained,
         }
     }
 
@@ -312,6 +326,7 @@ impl Node {
         &self,
         meta: Meta,
         sessions: watch::Receiver<Option<Arc<Session>>>,
+        drained: Drained,
         shutdown: CancelToken,
     ) {
         if meta.tzdb > tzdb() {
@@ -342,6 +357,7 @@ impl Node {
         let candidate = Candidate {
             owner: self.owner.clone(),
             sessions,
+            drained: drained.clone(),
             leader_ttl_ms: self.config.leader_ttl_ms,
         };
         // Before it stands: who leads fires at once.
@@ -357,7 +373,10 @@ impl Node {
             };
             tracing::info!(node = %self.owner, term = session.revision.0, "elected");
             let leading = lead(&context, &mut outlook, session.clone());
+            let leading = race(leading, drain::until_drained(&drained, &self.owner.node));
             let resigned = matches!(race(shutdown.cancelled(), leading).await, Either::Left(_));
+            // A call that was dropped half way may have taken news with it.
+            outlook.check_soon();
             session.close().await;
             tracing::info!(term = session.revision.0, resigned, "no longer leading");
             // Whatever ended the lead may be at this node: let others go first.

@@ -91,8 +91,6 @@ pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<S
     };
     let over = race(session.ended(), clock_steps(context));
     let _ = race(over, firing).await;
-    // A call that was dropped half way may have taken news with it.
-    outlook.check_soon();
     drop(keeper);
 }
 

@@ -7,8 +7,12 @@
 //! fresh lease: a term is the revision that created the key. The old leader's transactions fail
 //! from then on, whatever it believes.
 
+use futures_util::future::Either;
+
 use crate::backend::{BackendResult, Requirement, Txn, TxnOutcome};
 use crate::clock::ClockState;
+use crate::drain::{self, Drained};
+use crate::env::race;
 use crate::job::record::{LeaderRecord, encode};
 use crate::job::run::Owner;
 use crate::recipe::election::{Tried, try_lead};
@@ -22,8 +26,8 @@ use super::overdue::{Judgement, is_late, judge};
 
 /// Sleeping is a hint: a standby looks around at least so often.
 const TICK_MS: u64 = 500;
-/// A node that may not stand looks so often whether it may: a single one must start at once.
-const UNFIT_MS: u64 = 100;
+/// The same while it may not stand, whatever is due.
+const UNFIT_TICK_MS: u64 = 100;
 /// A node whose store did not answer waits so long before it accuses the leader: it may be on its
 /// way back, between two tries.
 const STORE_GRACE_MS: u64 = 4_000;
@@ -34,6 +38,8 @@ pub struct Candidate {
     pub owner: Owner,
     /// Its session: who has none does not stand.
     pub sessions: CurrentSession,
+    /// Who is drained does not stand either.
+    pub drained: Drained,
     /// Time to live of a leadership.
     pub leader_ttl_ms: u64,
 }
@@ -48,8 +54,10 @@ pub async fn stand_by(
         context,
         candidate,
         backoff: Backoff::default(),
+        warned: false,
     };
     let mut sessions = candidate.sessions.clone();
+    let mut drained = candidate.drained.clone();
     loop {
         let wait_ms = match standby.step(outlook).await {
             Ok(Step::Leads(session)) => return session,
@@ -61,12 +69,14 @@ pub async fn stand_by(
                 0
             }
         };
-        let registered = async {
-            if sessions.changed().await.is_err() {
+        // Registered, or drained no more.
+        let fit = async {
+            let changed = race(sessions.changed(), drained.changed()).await;
+            if matches!(changed, Either::Left(Err(_)) | Either::Right(Err(_))) {
                 std::future::pending::<()>().await;
             }
         };
-        if let Err(error) = outlook.wait(wait_ms.clamp(1, TICK_MS), registered).await {
+        if let Err(error) = outlook.wait(wait_ms.clamp(1, TICK_MS), fit).await {
             tracing::warn!(%error, "cannot follow the schedule; reading it anew");
         }
     }
@@ -81,6 +91,7 @@ struct Standby<'a> {
     context: &'a LeaderContext,
     candidate: &'a Candidate,
     backoff: Backoff,
+    warned: bool,
 }
 
 impl Standby<'_> {
@@ -88,7 +99,7 @@ impl Standby<'_> {
         outlook.refresh().await?;
         if !self.is_fit() {
             self.blind(outlook);
-            return Ok(Step::Wait(UNFIT_MS));
+            return Ok(Step::Wait(UNFIT_TICK_MS));
         }
         if outlook.lead.known.0 == 0 {
             return Ok(Step::Wait(TICK_MS));
@@ -110,9 +121,16 @@ impl Standby<'_> {
     }
 
     /// A node that is not registered, or whose clock is not believed, must not lead.
-    fn is_fit(&self) -> bool {
+    fn is_fit(&mut self) -> bool {
         if let ClockState::Held { reason } = self.context.clock.state() {
-            tracing::debug!(%reason, "not standing for election");
+            if !self.warned {
+                tracing::info!(%reason, "not standing for election");
+            }
+            self.warned = true;
+            return false;
+        }
+        self.warned = false;
+        if !drain::is_free(&self.candidate.drained, &self.candidate.owner.node) {
             return false;
         }
         let session = self.candidate.sessions.borrow().clone();

@@ -121,6 +121,8 @@ pub enum Op {
     Trigger(String, String),
     /// End the newest unfinished run.
     Cancel(String),
+    /// Give a node no more work, or give it work again.
+    Drain(String, bool),
 }
 
 /// One simulation.

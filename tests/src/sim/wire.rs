@@ -5,6 +5,7 @@
 //! happen, and did the caller hear?
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -13,6 +14,8 @@ use punctual::backend::{
     PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
 };
 use punctual::env::BoxFuture;
+use punctual::job::record::{RunRecord, decode};
+use punctual::job::run::RunState;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
@@ -42,6 +45,8 @@ pub struct Wire {
     pub rng: Mutex<Rng>,
     /// What went wrong.
     pub counts: Counts,
+    /// Claims that came too late.
+    pub claim_conflicts: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
 }
@@ -231,6 +236,14 @@ fn puts(txn: &Txn) -> bool {
     })
 }
 
+/// Whether it is a worker's claim of a run.
+fn claims(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| {
+        matches!(op, Op::Write(Write::Put { value, .. })
+            if decode::<RunRecord>(value).is_ok_and(|record| record.state == RunState::Locked))
+    })
+}
+
 #[async_trait]
 impl CoordinationBackend for Wire {
     async fn range(
@@ -293,6 +306,7 @@ impl CoordinationBackend for Wire {
             ),
             None => (guard.to_vec(), txns.to_vec()),
         });
+        let sent = batch.clone();
         let answer = self
             .call(
                 true,
@@ -306,6 +320,17 @@ impl CoordinationBackend for Wire {
                 },
             )
             .await;
+        if let Ok(BatchOutcome::Judged { outcomes, .. }) = &answer {
+            let conflicts = sent
+                .1
+                .iter()
+                .zip(outcomes)
+                .filter(|(_, outcome)| matches!(outcome, TxnOutcome::Conflict { .. }))
+                .filter(|(txn, _)| claims(txn))
+                .count();
+            self.claim_conflicts
+                .fetch_add(conflicts as u64, Ordering::SeqCst);
+        }
         match (answer, self.ablation) {
             (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
                 Ok(BatchOutcome::Judged {

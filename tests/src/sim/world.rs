@@ -3,7 +3,7 @@
 mod hand;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual::backend::BackendError;
@@ -71,6 +71,8 @@ pub struct Observed {
     pub fingerprint: u64,
     /// Polls of the executor.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
 }
 
 /// Lives until it is told to leave.
@@ -112,6 +114,7 @@ struct World<'a> {
     store: MemoryBackend,
     tap: Tap,
     counts: Counts,
+    claim_conflicts: Arc<AtomicU64>,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -146,6 +149,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         executor,
         store,
         counts: Counts::default(),
+        claim_conflicts: Arc::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -260,6 +264,7 @@ impl World<'_> {
             link: link.clone(),
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
+            claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
         })
     }
@@ -479,6 +484,7 @@ impl World<'_> {
             counts: std::mem::take(&mut self.counts.lock().unwrap()),
             fingerprint: 0,
             polls: self.executor.polls(),
+            claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
         };
         self.executor.clear();
         observed.fingerprint = fingerprint(&observed);
