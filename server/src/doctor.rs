@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use punctual::backend::{BackendResult, Usage};
-use punctual::clock::ClockState;
+use punctual::clock::{ClockState, Hold};
 use punctual::control::{Control, ControlError, StatusObject};
 use serde::{Deserialize, Serialize};
 
@@ -260,16 +260,17 @@ fn zones(status: &StatusObject) -> Check {
 fn clock(state: ClockState) -> Check {
     match state {
         ClockState::Following => Check::ok("clock", "it goes evenly since the node started"),
-        ClockState::Held {
-            step_ms,
-            needs_person,
-        } => Check::problem(
+        ClockState::Held { reason } => Check::problem(
             "clock",
-            format!("it stepped by {step_ms} ms, so this node does not lead"),
-            if needs_person {
-                "set it right and restart the node"
-            } else {
-                "if it stays as it is for a minute, it is believed; look at the time service"
+            format!("{reason}; until then this node neither leads nor works"),
+            match reason {
+                Hold::Unconfirmed => "the others' clocks are asked for; ask again in a few seconds",
+                Hold::Step {
+                    needs_person: false,
+                    ..
+                } => "if it stays as it is for a minute, it is believed; look at the time service",
+                Hold::Step { .. } => "set it right and restart the node",
+                Hold::Outvoted { .. } => "look at the time service of this machine",
             },
         ),
     }
@@ -418,8 +419,10 @@ mod tests {
         assert_eq!(between(0, 6_000, 10_000).verdict, Verdict::Ok);
         let held = |needs_person| {
             clock(ClockState::Held {
-                step_ms: 5_000,
-                needs_person,
+                reason: Hold::Step {
+                    step_ms: 5_000,
+                    needs_person,
+                },
             })
         };
         assert_eq!(held(false).verdict, Verdict::Problem);

@@ -92,6 +92,11 @@ impl DataDir {
         self.0.join("db")
     }
 
+    /// Where results wait that the store has not taken.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.0.join("spool")
+    }
+
     pub(crate) fn client_file(&self) -> PathBuf {
         self.0.join("client.json")
     }

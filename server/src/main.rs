@@ -17,6 +17,7 @@ mod probe;
 mod serve;
 mod server;
 mod signals;
+mod spool;
 mod store;
 mod table;
 mod telemetry;

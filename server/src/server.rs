@@ -21,6 +21,7 @@ use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
 use crate::metrics::{Metered, Metrics};
+use crate::spool::DirSpool;
 use crate::store;
 use punctual_server::jobfile::JobFile;
 
@@ -87,12 +88,16 @@ impl Server {
                 .with_files(config.args.jobs.clone().unwrap_or_default())
                 .counted_by(Arc::clone(&metrics)),
         );
-        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
-        let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
+        let spool = DirSpool::open(data.spool())?;
+        let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
+            .map_err(Failure::usage)?
+            .with_spool(Arc::new(spool));
+        let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (mut tokens, token, is_new) = data.tokens()?;
         tokens.extend(given_token);
         let client = ClientFile {

@@ -13,3 +13,4 @@ pub mod conformance;
 pub mod etcd;
 pub mod manual;
 pub mod sim;
+pub mod unsteady;

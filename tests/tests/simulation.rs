@@ -7,7 +7,8 @@
 
 use punctual_tests::check::check;
 use punctual_tests::sim::ablation::Ablation;
-use punctual_tests::sim::campaign::only;
+use punctual_tests::sim::campaign::{Options, only};
+use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
 use punctual_tests::sim::schedule::Plan;
 use punctual_tests::sim::world::simulate;
@@ -54,7 +55,7 @@ fn split_brain_scenarios_hold() {
 /// Each of these was a bug; see docs/simulation.md.
 #[test]
 fn seeds_that_failed_once_hold() {
-    for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013] {
+    for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658] {
         holds(&plan("default", seed));
     }
     holds(&plan("paused-leader", 9));
@@ -147,6 +148,19 @@ fn without_emptiness_runs_overlap() {
 fn unknown_taken_for_conflict_gives_back_what_ran() {
     let invariant = "not_started means that nothing ran";
     caught("late-writes", Ablation::UnknownIsConflict, 10, &[invariant]);
+}
+
+/// The negative control: under the same faults, the articles' design misses and repeats.
+#[test]
+fn the_articles_design_misses_and_repeats_in_most_seeds() {
+    let options = Options {
+        seeds: 40,
+        scenario: "late-writes".into(),
+        ..Options::default()
+    };
+    let found = NaiveCampaign::run(&options);
+    assert!(found.with_misses * 2 > found.seeds, "{found:?}");
+    assert!(found.with_duplicates * 2 > found.seeds, "{found:?}");
 }
 
 /// A failure can be made smaller and still fails: what the binary prints is a real replay.

@@ -9,6 +9,7 @@
 use std::process::ExitCode;
 
 use punctual_tests::sim::campaign::{Campaign, Options};
+use punctual_tests::sim::naive::NaiveCampaign;
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
@@ -18,6 +19,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if options.naive {
+        println!("{}", NaiveCampaign::run(&options).json());
+        return ExitCode::SUCCESS;
+    }
     let campaign = Campaign::run(&options, |line| eprintln!("{line}"));
     println!("{}", campaign.json());
     if campaign.failed() {

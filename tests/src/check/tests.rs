@@ -33,6 +33,7 @@ fn right() -> Observed {
         heal_ms: 60_000,
         end_ms: 90_000,
         ablation: None,
+        naive: false,
     });
     assert_eq!(check(&observed), []);
     assert!(observed.effects.len() >= 6, "{:?}", observed.effects);

@@ -56,6 +56,7 @@ pub fn plan(seed: u64) -> Plan {
         heal_ms,
         end_ms: heal_ms + SETTLE_MS,
         ablation: None,
+        naive: false,
     }
 }
 

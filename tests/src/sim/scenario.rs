@@ -71,6 +71,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         heal_ms: HEAL_MS,
         end_ms: HEAL_MS + chaos::SETTLE_MS,
         ablation: None,
+        naive: false,
     };
     match name {
         "sessions" => plan.ops = steady_jobs(),

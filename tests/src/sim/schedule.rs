@@ -128,6 +128,8 @@ pub struct Plan {
     pub end_ms: u64,
     /// A safeguard that is taken away.
     pub ablation: Option<Ablation>,
+    /// The articles' design instead of the product.
+    pub naive: bool,
 }
 
 impl Plan {

@@ -250,10 +250,10 @@ impl CoordinationBackend for Wire {
         if puts(txn) {
             self.has_space()?;
         }
-        let txn = match self.ablation {
+        let txn = Arc::new(match self.ablation {
             Some(ablation) => ablation.txn(txn),
             None => txn.clone(),
-        };
+        });
         let answer = self
             .call(
                 true,
@@ -280,20 +280,20 @@ impl CoordinationBackend for Wire {
         if txns.iter().any(puts) {
             self.has_space()?;
         }
-        let (guard, txns) = match self.ablation {
+        let count = txns.len();
+        let batch = Arc::new(match self.ablation {
             Some(ablation) => (
                 ablation.requirements(guard),
                 txns.iter().map(|txn| ablation.txn(txn)).collect(),
             ),
             None => (guard.to_vec(), txns.to_vec()),
-        };
-        let count = txns.len();
+        });
         let answer = self
             .call(
                 true,
                 move |store| {
-                    let (guard, txns) = (guard.clone(), txns.clone());
-                    Box::pin(async move { store.commit_batch(&guard, &txns).await })
+                    let batch = batch.clone();
+                    Box::pin(async move { store.commit_batch(&batch.0, &batch.1).await })
                 },
                 |outcome| match outcome {
                     BatchOutcome::Judged { revision, .. } => Some(*revision),

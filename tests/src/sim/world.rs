@@ -6,10 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use punctual::cancel::Canceller;
+use punctual::backend::BackendError;
+use punctual::cancel::{CancelToken, Canceller};
+use punctual::clock::FireClock;
 use punctual::control::Control;
+use punctual::env::{BoxFuture, SharedEnv};
 use punctual::handler::Executors;
 use punctual::job::run::Owner;
+use punctual::keys::Keys;
 use punctual::model::Retention;
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
@@ -17,10 +21,13 @@ use punctual_memory::MemoryBackend;
 use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
+use super::fingerprint::fingerprint;
 use super::ledger::{Effect, Ledger, Work};
+use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
 use super::rng::Rng;
 use super::schedule::{Fault, Op, Plan};
+use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
 use super::wire::{Counts, Wire};
 use super::workload::HANDLER;
@@ -66,6 +73,9 @@ pub struct Observed {
     pub polls: u64,
 }
 
+/// Lives until it is told to leave.
+type LifeOfNode = BoxFuture<'static, Result<(), BackendError>>;
+
 struct Slot {
     clock: Arc<NodeClock>,
     link: Arc<Link>,
@@ -73,7 +83,16 @@ struct Slot {
     stop: Option<Canceller>,
     leaving: bool,
     control: Arc<Control>,
+    spool: Arc<MemorySpool>,
     lives: u64,
+}
+
+/// A node that is about to live.
+struct Born {
+    owner: Owner,
+    /// The clock that its operators believe.
+    believed: Arc<FireClock>,
+    life: LifeOfNode,
 }
 
 enum Event {
@@ -163,7 +182,10 @@ impl World<'_> {
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
-            let control = self.control(index, WORLD, &clock, &link, 0);
+            // A node that has never been there changes nothing.
+            let env = self.env(WORLD, &clock, &self.root);
+            let believed = Arc::new(FireClock::unconfirmed(env, 2_000));
+            let control = self.control(index, WORLD, &clock, &link, 0, believed);
             self.slots.push(Slot {
                 clock,
                 link,
@@ -171,6 +193,7 @@ impl World<'_> {
                 stop: None,
                 leaving: false,
                 control,
+                spool: Arc::default(),
                 lives: 0,
             });
             self.at(node.start_ms, Event::Start(index));
@@ -235,18 +258,20 @@ impl World<'_> {
         clock: &Arc<NodeClock>,
         link: &Arc<Link>,
         life: u64,
+        believed: Arc<FireClock>,
     ) -> Arc<Control> {
         let branch = self
             .root
             .branch("control", index as u64)
             .branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
-        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+        let env = self.env(proc, clock, &branch);
+        let wire = self.wire(proc, link, &branch);
+        Arc::new(Control::with_clock(wire, env, NAMESPACE, believed))
+    }
+
+    fn env(&self, proc: Proc, clock: &Arc<NodeClock>, branch: &Rng) -> SharedEnv {
+        let rng = branch.branch("env", 0);
+        SimEnv::shared(self.executor.clone(), proc, clock.clone(), rng)
     }
 
     fn start(&mut self, index: usize) {
@@ -259,45 +284,37 @@ impl World<'_> {
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
+        let env = self.env(proc, &clock, &branch);
+        let work = Arc::new(Work {
+            executor: self.executor.clone(),
             proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
+            ledger: self.ledger.clone(),
+        });
         let wire = self.wire(proc, &link, &branch);
-        let mut executors = Executors::default();
-        executors.handlers.insert(
-            HANDLER.into(),
-            Arc::new(Work {
-                executor: self.executor.clone(),
-                proc,
-                ledger: self.ledger.clone(),
-            }),
-        );
-        let config = NodeConfig {
-            node_id: format!("n{index}"),
-            namespace: NAMESPACE.into(),
-            slots: self.plan.nodes[index].slots,
-            relist_ms: self.plan.relist_ms,
-            ..NodeConfig::default()
-        };
-        let node = Node::new(wire, env, executors, config).expect("a valid configuration");
         let (stop, token) = Canceller::new();
+        let Born {
+            owner,
+            believed,
+            life: life_task,
+        } = if self.plan.naive {
+            self.naive_node(index, wire, env, work, token.clone())
+        } else {
+            self.node(index, wire, env, work, token.clone())
+        };
         let life_of = Life {
             node: index,
-            owner: node.owner().clone(),
+            owner,
             from_ms: self.executor.now_ms(),
             until_ms: None,
             paused: Vec::new(),
             gave_up: None,
         };
         self.lives.lock().unwrap().insert(proc, life_of);
-        let (lives, asked, executor) = (self.lives.clone(), token.clone(), self.executor.clone());
+        let (lives, asked, executor) = (self.lives.clone(), token, self.executor.clone());
         self.executor.spawn(
             proc,
             Box::pin(async move {
-                let answer = node.run(token).await;
+                let answer = life_task.await;
                 let mut lives = lives.lock().unwrap();
                 let Some(life) = lives.get_mut(&proc) else {
                     return;
@@ -308,13 +325,71 @@ impl World<'_> {
                 }
             }),
         );
-        let control = self.control(index, proc, &clock, &link, life);
+        let control = self.control(index, proc, &clock, &link, life, believed);
         let slot = &mut self.slots[index];
         slot.proc = Some(proc);
         slot.stop = Some(stop);
         slot.leaving = false;
         slot.lives = life;
         slot.control = control;
+    }
+
+    fn node(
+        &self,
+        index: usize,
+        wire: Arc<Wire>,
+        env: SharedEnv,
+        work: Arc<Work>,
+        stop: CancelToken,
+    ) -> Born {
+        let mut executors = Executors::default();
+        executors.handlers.insert(HANDLER.into(), work);
+        let config = NodeConfig {
+            node_id: format!("n{index}"),
+            namespace: NAMESPACE.into(),
+            slots: self.plan.nodes[index].slots,
+            relist_ms: self.plan.relist_ms,
+            ..NodeConfig::default()
+        };
+        let node = Node::new(wire, env, executors, config)
+            .expect("a valid configuration")
+            .with_spool(self.slots[index].spool.clone());
+        Born {
+            owner: node.owner().clone(),
+            believed: node.clock(),
+            life: Box::pin(node.run(stop)),
+        }
+    }
+
+    fn naive_node(
+        &self,
+        index: usize,
+        wire: Arc<Wire>,
+        env: SharedEnv,
+        work: Arc<Work>,
+        stop: CancelToken,
+    ) -> Born {
+        let believed = Arc::new(FireClock::new(env.clone(), 2_000));
+        let owner = Owner {
+            node: format!("n{index}"),
+            incarnation: format!("{:016x}", env.random_u64()),
+        };
+        let node = NaiveNode {
+            wire,
+            env,
+            work,
+            owner: owner.clone(),
+            keys: Keys::new(NAMESPACE),
+        };
+        let life = async move {
+            node.run(stop).await;
+            Ok(())
+        };
+        Born {
+            owner,
+            believed,
+            life: Box::pin(life),
+        }
     }
 
     /// A machine that starts asks a time server first. What a node does that starts with a wrong
@@ -341,6 +416,12 @@ impl World<'_> {
     }
 
     fn op(&mut self, index: usize, op: Op) {
+        if self.plan.naive {
+            let now_ms = self.plan.epoch_ms + self.executor.now_ms().cast_signed();
+            naive::operate(&self.store, &op, now_ms);
+            self.drain_tap();
+            return;
+        }
         let slot = &self.slots[index];
         let task = self.desk.clone().ask(
             self.executor.clone(),
@@ -373,27 +454,18 @@ impl World<'_> {
     }
 
     fn observed(self) -> Observed {
-        let log = self.tap.log();
-        let effects = self.ledger.effects();
-        let asked = self.desk.asked();
-        let text = format!("{log:?}{effects:?}{asked:?}");
-        let values = log.iter().flat_map(|l| &l.events).flat_map(|e| match e {
-            punctual::backend::Event::Put(entry) => entry.value.clone(),
-            punctual::backend::Event::Delete { .. } => vec![],
-        });
-        let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
-        let lives = self.lives.lock().unwrap().clone();
-        let counts = self.counts.lock().unwrap().clone();
-        self.executor.clear();
-        Observed {
+        let mut observed = Observed {
             plan: self.plan.clone(),
-            fingerprint: punctual::keys::fnv1a(&bytes),
-            log,
-            effects,
-            asked,
-            lives,
-            counts,
+            log: self.tap.take(),
+            effects: self.ledger.take(),
+            asked: self.desk.take(),
+            lives: std::mem::take(&mut self.lives.lock().unwrap()),
+            counts: std::mem::take(&mut self.counts.lock().unwrap()),
+            fingerprint: 0,
             polls: self.executor.polls(),
-        }
+        };
+        self.executor.clear();
+        observed.fingerprint = fingerprint(&observed);
+        observed
     }
 }
