@@ -4,6 +4,7 @@
 //! wrote itself. When jobs should fire is said by an oracle that shares no code with the product.
 
 pub mod authority;
+pub mod changes;
 pub mod effects;
 pub mod exactly_once;
 pub mod history;
@@ -11,6 +12,7 @@ pub mod liveness;
 pub mod lives;
 pub mod operators;
 pub mod oracle;
+pub mod policy;
 pub mod states;
 
 pub use history::{History, Violation};
@@ -27,6 +29,8 @@ pub fn check(observed: &Observed) -> Vec<Violation> {
 #[must_use]
 pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     let mut violations = exactly_once::check(history);
+    violations.extend(policy::check(history));
+    violations.extend(changes::check(history));
     violations.extend(states::check(history));
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));

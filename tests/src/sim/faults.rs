@@ -53,6 +53,8 @@ pub enum Trouble {
     WatchDropsDeletes,
     /// Watches report a revision twice now and then.
     WatchRepeats,
+    /// Watches leave out a whole revision now and then.
+    WatchSkips,
     /// The store takes no puts and no grants, but deletes and keep-alives.
     NoSpace,
 }

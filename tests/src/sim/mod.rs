@@ -3,6 +3,7 @@
 
 pub mod ablation;
 pub mod boots;
+pub mod breadth;
 pub mod campaign;
 pub mod chaos;
 pub mod clock;

@@ -2,6 +2,7 @@
 //! smaller, and run again.
 
 use punctual::job::spec::JobSpec;
+use punctual::node::NodeConfig;
 use serde::Serialize;
 
 use super::ablation::Ablation;
@@ -20,6 +21,34 @@ pub struct NodePlan {
     pub slots: u32,
     /// When it is started first.
     pub start_ms: u64,
+}
+
+/// Times of the nodes' configuration, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Time to live of a leadership.
+    pub leader_ttl_ms: u64,
+    /// Time to live of a session.
+    pub session_ttl_ms: u64,
+    /// How long code that was told to stop may take.
+    pub kill_grace_ms: u64,
+    /// How long a session must be gone before its runs are taken.
+    pub lost_grace_ms: u64,
+    /// Longest wait for an answer of the store.
+    pub store_timeout_ms: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let config = NodeConfig::default();
+        Self {
+            leader_ttl_ms: config.leader_ttl_ms,
+            session_ttl_ms: config.session_ttl_ms,
+            kill_grace_ms: config.kill_grace_ms,
+            lost_grace_ms: config.lost_grace_ms,
+            store_timeout_ms: config.store_timeout_ms,
+        }
+    }
 }
 
 /// A fault.
@@ -140,6 +169,8 @@ pub struct Plan {
     pub relist_ms: u64,
     /// How long an instant may stay undecided before a standby deposes the leader; 0: never.
     pub overdue_takeover_ms: u64,
+    /// Other times.
+    pub times: Times,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
     /// What operators do: when, through which node's link, what.

@@ -24,7 +24,7 @@ use super::executor::{Executor, Proc, WORLD};
 use super::faults::{Link, Rates, Trouble};
 use super::rng::Rng;
 use super::tap::Tap;
-use super::wire_watch::WireWatch;
+use super::wire_watch::{SeenHeads, WireWatch};
 
 /// How often each fault happened.
 pub type Counts = Arc<Mutex<BTreeMap<&'static str, u64>>>;
@@ -49,6 +49,8 @@ pub struct Wire {
     pub claim_conflicts: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
+    /// How far the process has seen the logs of changes.
+    pub seen: SeenHeads,
 }
 
 /// What becomes of one call.
@@ -253,20 +255,30 @@ impl CoordinationBackend for Wire {
         at: Option<Revision>,
     ) -> BackendResult<Page> {
         let span = span.clone();
-        self.call(
-            false,
-            move |store| {
-                let span = span.clone();
-                Box::pin(async move { store.range(&span, limit, at).await })
-            },
-            |_| None,
-        )
-        .await
+        let mut page = self
+            .call(
+                false,
+                move |store| {
+                    let span = span.clone();
+                    Box::pin(async move { store.range(&span, limit, at).await })
+                },
+                |_| None,
+            )
+            .await?;
+        self.seen.read(&page.entries);
+        if let Some(ablation) = self.ablation {
+            let entries = page.entries.into_iter();
+            page.entries = entries.map(|entry| ablation.entry(entry)).collect();
+        }
+        Ok(page)
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
         if puts(txn) {
             self.has_space()?;
+        }
+        if self.ablation.is_some_and(|ablation| ablation.swallows(txn)) {
+            return Ok(TxnOutcome::Conflict { seen: vec![] });
         }
         let txn = Arc::new(match self.ablation {
             Some(ablation) => ablation.txn(txn),
@@ -353,12 +365,17 @@ impl CoordinationBackend for Wire {
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
-        self.call(
-            true,
-            move |store| Box::pin(async move { store.keep_alive(lease).await }),
-            |_| None,
-        )
-        .await
+        let lease = self
+            .call(
+                true,
+                move |store| Box::pin(async move { store.keep_alive(lease).await }),
+                |_| None,
+            )
+            .await?;
+        Ok(match self.ablation {
+            Some(ablation) => ablation.renewed(lease),
+            None => lease,
+        })
     }
 
     async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
@@ -388,6 +405,7 @@ impl CoordinationBackend for Wire {
             self.link.clone(),
             rng,
             self.counts.clone(),
+            (self.ablation == Some(Ablation::CompleteView)).then(|| self.seen.clone()),
             inner,
         )))
     }

@@ -30,6 +30,7 @@ use super::schedule::{Fault, Op, Plan};
 use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
 use super::wire::{Counts, Wire};
+use super::wire_watch::SeenHeads;
 use super::workload::HANDLER;
 
 /// The namespace of every simulation.
@@ -266,6 +267,7 @@ impl World<'_> {
             counts: self.counts.clone(),
             claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
+            seen: SeenHeads::default(),
         })
     }
 
@@ -361,13 +363,23 @@ impl World<'_> {
     ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
+        let times = &self.plan.times;
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
             overdue_takeover_ms: self.plan.overdue_takeover_ms,
+            leader_ttl_ms: times.leader_ttl_ms,
+            session_ttl_ms: times.session_ttl_ms,
+            kill_grace_ms: times.kill_grace_ms,
+            lost_grace_ms: times.lost_grace_ms,
+            store_timeout_ms: times.store_timeout_ms,
             ..NodeConfig::default()
+        };
+        let config = match self.plan.ablation {
+            Some(ablation) => ablation.config(index, config),
+            None => config,
         };
         let node = Node::new(wire, env, executors, config)
             .expect("a valid configuration")
