@@ -14,7 +14,7 @@ use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::exchange::{ExchangeContext, exchange};
-use crate::clock::{ClockState, FireClock};
+use crate::clock::{ClockState, FireClock, Hold};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
 use crate::job::record::{LeaderRecord, Meta, NodeRecord, encode};
@@ -318,7 +318,9 @@ impl Node {
                 let _ = sessions.wait_for(Option::is_some).await;
                 while let ClockState::Held { reason } = self.clock.state() {
                     tracing::debug!(%reason, "not standing for election");
-                    env.sleep(Duration::from_millis(100)).await;
+                    let soon = reason == Hold::Unconfirmed;
+                    let tick_ms = if soon { 20 } else { 1_000 };
+                    env.sleep(Duration::from_millis(tick_ms)).await;
                 }
                 campaign(
                     &self.store,
