@@ -78,6 +78,8 @@ struct Exchange {
     /// What was written last: wall and monotonic time, and why the clock is held.
     written: Option<(i64, u64, Option<String>)>,
     due_at_ms: u64,
+    /// Whatever is due: not before.
+    not_before_ms: u64,
     /// The session that is served, and since when.
     session: Option<(u64, u64)>,
     look_at_ms: u64,
@@ -104,6 +106,7 @@ pub async fn exchange(context: ExchangeContext, sessions: watch::Receiver<Option
         sent: BTreeMap::new(),
         written: None,
         due_at_ms: now_ms,
+        not_before_ms: now_ms,
         session: None,
         look_at_ms: now_ms,
         confirmed: false,
@@ -141,7 +144,8 @@ impl Exchange {
         if self.session.is_none() {
             return tick;
         }
-        let due = self.due_at_ms.saturating_sub(self.now_ms());
+        let due_at_ms = self.due_at_ms.max(self.not_before_ms);
+        let due = due_at_ms.saturating_sub(self.now_ms());
         due.clamp(1, tick)
     }
 
@@ -165,7 +169,7 @@ impl Exchange {
             self.look_at_ms = self.now_ms() + BOOT_TICK_MS;
         }
         self.schedule();
-        if self.now_ms() >= self.due_at_ms {
+        if self.now_ms() >= self.due_at_ms.max(self.not_before_ms) {
             self.write(session).await;
         }
     }
@@ -222,7 +226,7 @@ impl Exchange {
         let moved = env.wall_ms().saturating_sub(expected).saturating_abs() > MOVED_MS;
         let held_else = self.held().is_some() != held.is_some();
         if moved || held_else || self.peers.values().any(|peer| !peer.answered) {
-            self.due_at_ms = self.due_at_ms.min((mono_ms + GAP_MS).max(now_ms));
+            self.due_at_ms = self.due_at_ms.min(now_ms);
         }
     }
 
@@ -268,6 +272,7 @@ impl Exchange {
                 self.guard = Requirement::Modified(key, revision);
                 self.written = Some((wall_ms, mono_ms, held));
                 self.due_at_ms = mono_ms + PERIOD_MS;
+                self.not_before_ms = mono_ms + GAP_MS;
                 for (node, peer) in &mut self.peers {
                     peer.answered |= record.heard.contains_key(node);
                 }
@@ -277,14 +282,14 @@ impl Exchange {
                     Some(entry) => Requirement::Modified(key, entry.modified),
                     None => Requirement::Absent(key),
                 };
-                self.due_at_ms = now_ms + GAP_MS;
+                self.not_before_ms = now_ms + GAP_MS;
             }
             Err(error) => {
                 // A lease that is gone is followed by another session.
                 if !matches!(error, BackendError::LeaseLost) {
                     tracing::warn!(%error, "cannot tell the time; trying again");
                 }
-                self.due_at_ms = now_ms + TICK_MS;
+                self.not_before_ms = now_ms + TICK_MS;
             }
         }
     }

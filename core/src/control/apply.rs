@@ -119,7 +119,7 @@ impl Control {
     ) -> Result<(), ControlError> {
         for _ in 0..MAX_CONFLICTS {
             let now_ms = if write {
-                self.change_ms()?
+                self.change_ms().await?
             } else {
                 self.now_ms()
             };

@@ -15,6 +15,7 @@ mod status;
 pub mod types;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
 use crate::bootstrap::read_meta;
@@ -49,6 +50,8 @@ pub struct Control {
 const CALL_MS: u64 = 2_000;
 /// A person waits no longer than this for an operation to settle.
 const SETTLE_MS: u64 = 10_000;
+/// A change waits no longer than this for the clock of a node that has just started.
+const CONFIRM_MS: u64 = 2_000;
 /// An operation is planned anew so often; a partition that fires every second conflicts now and
 /// then, never this often in a row.
 const MAX_CONFLICTS: u32 = 50;
@@ -104,8 +107,20 @@ impl Control {
         Ok(partition_of(job, self.meta().await?.partitions))
     }
 
-    /// The time of a change.
-    fn change_ms(&self) -> Result<i64, ControlError> {
+    /// The time of a change; waits for a node that has just started.
+    async fn change_ms(&self) -> Result<i64, ControlError> {
+        let env = self.store.env();
+        let give_up_ms = env.monotonic_ms() + CONFIRM_MS;
+        let unconfirmed = ClockState::Held {
+            reason: Hold::Unconfirmed,
+        };
+        while self.clock.state() == unconfirmed && env.monotonic_ms() < give_up_ms {
+            env.sleep(Duration::from_millis(20)).await;
+        }
+        self.believed_ms()
+    }
+
+    fn believed_ms(&self) -> Result<i64, ControlError> {
         let (now_ms, state) = self.clock.record();
         match state {
             // A step that must prove stable: the time is known all the same.
@@ -125,7 +140,7 @@ impl Control {
 
     /// Sends a transaction until it is settled, or a person has waited long enough.
     async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
-        self.change_ms()?;
+        self.believed_ms()?;
         Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
 }

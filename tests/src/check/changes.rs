@@ -30,7 +30,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             Op::Pause(id) => ask(id, "held", String::new()),
             Op::Resume(id) => ask(id, "let go", String::new()),
             Op::Delete(id) => ask(id, "deleted", String::new()),
-            Op::Trigger(..) | Op::Cancel(_) => {}
+            Op::Trigger(..) | Op::Cancel(_) | Op::Drain(..) => {}
         }
     }
     let mut violations = Vec::new();
