@@ -48,7 +48,8 @@ impl Etcd {
         Self::start_with(&[])
     }
 
-    /// The same with more options of etcd's.
+    /// The same with more options of etcd's; `{client}` in them stands for the URL that it serves
+    /// clients at.
     ///
     /// # Panics
     /// As [`Etcd::start`].
@@ -87,7 +88,7 @@ impl Etcd {
             .args(["--initial-advertise-peer-urls", &peer_url])
             .args(["--initial-cluster", &format!("{name}={peer_url}")])
             .args(["--initial-cluster-token", &name])
-            .args(options)
+            .args(options.iter().map(|o| o.replace("{client}", &client_url)))
             // Debian's 3.4 asks for this word on anything but amd64.
             .env("ETCD_UNSUPPORTED_ARCH", "arm64")
             .stdin(Stdio::piped())

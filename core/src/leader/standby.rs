@@ -10,7 +10,7 @@
 use futures_util::future::Either;
 
 use crate::backend::{BackendResult, Requirement, Txn, TxnOutcome};
-use crate::clock::{ClockState, Hold};
+use crate::clock::ClockState;
 use crate::drain::{self, Drained};
 use crate::env::race;
 use crate::job::record::{LeaderRecord, encode};
@@ -135,15 +135,6 @@ impl Standby<'_> {
         }
         let session = self.candidate.sessions.borrow().clone();
         session.is_some_and(|session| session.trust.holds())
-    }
-
-    fn look_again_ms(&self) -> u64 {
-        match self.context.clock.state() {
-            ClockState::Held {
-                reason: Hold::Unconfirmed,
-            } => UNCONFIRMED_MS,
-            _ => TICK_MS,
-        }
     }
 
     fn blind(&self, outlook: &mut Outlook) {

@@ -148,6 +148,31 @@ fn the_cluster_of_the_compose_file_is_one_that_we_would_start() {
     }
 }
 
+/// An alert on a metric that nobody writes never fires.
+#[test]
+fn the_alerts_look_at_metrics_that_we_have_and_each_says_what_to_do() {
+    let alerts: Value = serde_saphyr::from_str(&read("deploy/alerts.yml")).unwrap();
+    let (metrics, runbook) = (
+        read("server/src/metrics/mod.rs"),
+        read("docs/operations.md"),
+    );
+    let mut metrics_seen = 0;
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    assert!(rules.len() >= 5);
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        assert!(runbook.contains(&format!("`{name}`")), "{name}");
+        let words = rule["expr"].as_str().unwrap();
+        let words = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("scheduler_")) {
+            let registered = format!("\"{}\"", word.trim_end_matches("_total"));
+            assert!(metrics.contains(&registered), "{name}: {word}");
+            metrics_seen += 1;
+        }
+    }
+    assert!(metrics_seen >= 4);
+}
+
 #[test]
 fn the_image_starts_what_we_have_and_not_as_root() {
     let text = read("Dockerfile");

@@ -414,6 +414,10 @@ fn the_store_can_be_taken_out_and_put_back() {
     place
         .run(&["store", "export", "--store", "sled:data"])
         .fails(2, "another punctual server is using this directory");
+    // Something is decided, so that there is a moment to name.
+    wait_for("a fire", || {
+        (!runs(&place, &["--job", "tick"]).is_empty()).then_some(())
+    });
     node.signal(Signal::TERM);
     node.wait();
     let dump = place.run(&["store", "export", "--store", "sled:data"]).ok();
