@@ -4,6 +4,7 @@
 //! /{namespace}/meta                              schema, cluster id, epoch, partitions
 //!              leader                            leased; its created revision is the term
 //!              node/{node}/{incarnation}         leased; its created revision is the session
+//!              drain/{node}                      whether the node shall take no work; never deleted
 //!              clock/{node}                      leased; what the node's clock shows
 //!              job/{pp}                          the partition's `changes`
 //!              job/{pp}/{job}                    the job
@@ -101,6 +102,30 @@ impl Keys {
     #[must_use]
     pub fn nodes(&self) -> Span {
         Span::prefix(self.key(format_args!("node/")))
+    }
+
+    /// Whether a node is drained.
+    #[must_use]
+    pub fn drain(&self, node: &str) -> Key {
+        self.key(format_args!("drain/{node}"))
+    }
+
+    /// All wishes about nodes.
+    #[must_use]
+    pub fn drains(&self) -> Span {
+        Span::prefix(self.key(format_args!("drain/")))
+    }
+
+    /// The node that a key under `drain/` names.
+    #[must_use]
+    pub fn parse_drain(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "drain/").map(str::to_owned)
+    }
+
+    /// The lives of one node.
+    #[must_use]
+    pub fn lives_of(&self, node: &str) -> Span {
+        Span::prefix(self.key(format_args!("node/{node}/")))
     }
 
     /// What a node's clock shows.
@@ -406,6 +431,9 @@ mod tests {
             keys.parse_node(&keys.node("n", "i")),
             Some(("n".into(), "i".into()))
         );
+        assert_eq!(keys.parse_drain(&keys.drain("n")), Some("n".into()));
+        assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
+        assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));
         assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
         let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";

@@ -13,19 +13,23 @@ use tokio::sync::watch;
 use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::clock::FireClock;
 use crate::clock::exchange::{ExchangeContext, exchange};
-use crate::clock::{ClockState, FireClock};
+use crate::drain::{self, Drained};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
-use crate::job::record::{LeaderRecord, Meta, NodeRecord, encode};
+use crate::job::record::{Meta, NodeRecord, encode};
 use crate::job::run::Owner;
 use crate::job::spec::is_valid_id;
 use crate::keys::Keys;
+use crate::leader::outlook::Outlook;
+use crate::leader::overdue::Policy;
+use crate::leader::standby::{Candidate, stand_by};
 use crate::leader::{LeaderContext, lead};
 use crate::recipe::committer::Committer;
-use crate::recipe::election::campaign;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
+use crate::recipe::view::View;
 use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
@@ -44,6 +48,9 @@ pub struct NodeConfig {
     pub queues: Vec<String>,
     /// Time to live of a leadership.
     pub leader_ttl_ms: u64,
+    /// How long an instant may stay undecided before a standby deposes the leader (on top of what
+    /// clocks and the store's way explain); 0: never, and a failover waits for the lease.
+    pub overdue_takeover_ms: u64,
     /// Time to live of the node's session.
     pub session_ttl_ms: u64,
     /// How long a session must be gone before its runs are taken.
@@ -69,6 +76,7 @@ impl Default for NodeConfig {
             slots: 16,
             queues: vec!["default".into()],
             leader_ttl_ms: 5_000,
+            overdue_takeover_ms: 1_000,
             session_ttl_ms: 10_000,
             lost_grace_ms: 15_000,
             kill_grace_ms: 5_000,
@@ -100,6 +108,9 @@ impl NodeConfig {
         }
         if self.leader_ttl_ms < 2_000 || self.session_ttl_ms < 2_000 {
             return Err("a lease lives at least 2 s".into());
+        }
+        if (1..100).contains(&self.overdue_takeover_ms) {
+            return Err("overdue_takeover is 0 (off) or at least 100 ms".into());
         }
         if self.lost_grace_ms < self.session_ttl_ms + self.kill_grace_ms {
             return Err(format!(
@@ -189,8 +200,19 @@ impl Node {
         let (session_out, sessions) = watch::channel(None);
         let (leave, leaving) = Canceller::new();
 
+        let (tell, drained) = watch::channel(None);
+        let wishes = View::new(
+            self.store.clone(),
+            self.keys.drains(),
+            self.config.relist_ms,
+        );
+        let _drains = self.store.env().spawn(
+            "drains",
+            Box::pin(drain::follow(wishes, self.keys.clone(), tell)),
+        );
+
         let worker = work(
-            Arc::new(self.worker_context(&meta)),
+            Arc::new(self.worker_context(&meta, drained.clone())),
             self.executors.clone(),
             sessions.clone(),
             shutdown.clone(),
@@ -199,7 +221,7 @@ impl Node {
             "clocks",
             Box::pin(exchange(self.exchange_context(), sessions.clone())),
         );
-        let candidate = self.stand(meta, sessions, shutdown);
+        let candidate = self.stand(meta, sessions, drained, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
             futures_util::future::join(worker, candidate).await;
@@ -223,7 +245,7 @@ impl Node {
         }
     }
 
-    fn worker_context(&self, meta: &Meta) -> WorkerContext {
+    fn worker_context(&self, meta: &Meta, drained: Drained) -> WorkerContext {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
@@ -238,6 +260,7 @@ impl Node {
             kill_grace_ms: self.config.kill_grace_ms,
             drain_timeout_ms: self.config.drain_timeout_ms,
             relist_ms: self.config.relist_ms,
+            drained,
         }
     }
 
@@ -303,6 +326,7 @@ impl Node {
         &self,
         meta: Meta,
         sessions: watch::Receiver<Option<Arc<Session>>>,
+        drained: Drained,
         shutdown: CancelToken,
     ) {
         if meta.tzdb > tzdb() {
@@ -325,37 +349,34 @@ impl Node {
             clock: self.clock.clone(),
             relist_ms: self.config.relist_ms,
             lost_grace_ms: self.config.lost_grace_ms,
+            takeover: Policy {
+                takeover_ms: self.config.overdue_takeover_ms,
+                max_skew_ms: self.config.max_skew_ms,
+            },
+        };
+        let candidate = Candidate {
+            owner: self.owner.clone(),
+            sessions,
+            drained: drained.clone(),
+            leader_ttl_ms: self.config.leader_ttl_ms,
+        };
+        // Before it stands: who leads fires at once.
+        let opened = race(shutdown.cancelled(), Outlook::open(context.clone())).await;
+        let Either::Right(mut outlook) = opened else {
+            return;
         };
         while !shutdown.is_cancelled() {
-            let ready = async {
-                // A node that is not registered, or whose clock is not believed, must not lead.
-                let mut sessions = sessions.clone();
-                let _ = sessions.wait_for(Option::is_some).await;
-                while let ClockState::Held { reason } = self.clock.state() {
-                    tracing::debug!(%reason, "not standing for election");
-                    env.sleep(Duration::from_millis(100)).await;
-                }
-                campaign(
-                    &self.store,
-                    &self.keys.leader(),
-                    self.config.relist_ms,
-                    self.config.leader_ttl_ms,
-                    || {
-                        encode(&LeaderRecord {
-                            owner: self.owner.clone(),
-                            since_ms: env.wall_ms(),
-                        })
-                    },
-                )
-                .await
-            };
+            let ready = stand_by(&context, &mut outlook, &candidate);
             let session = match race(shutdown.cancelled(), ready).await {
                 Either::Left(_) => return,
                 Either::Right(session) => Arc::new(session),
             };
             tracing::info!(node = %self.owner, term = session.revision.0, "elected");
-            let leading = lead(&context, session.clone());
+            let leading = lead(&context, &mut outlook, session.clone());
+            let leading = race(leading, drain::until_drained(&drained, &self.owner.node));
             let resigned = matches!(race(shutdown.cancelled(), leading).await, Either::Left(_));
+            // A call that was dropped half way may have taken news with it.
+            outlook.check_soon();
             session.close().await;
             tracing::info!(term = session.revision.0, resigned, "no longer leading");
             // Whatever ended the lead may be at this node: let others go first.

@@ -61,7 +61,8 @@ pub(crate) struct ServeArgs {
     /// How long a leader stays one without renewing.
     #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
     pub(crate) leader_ttl: Option<Millis>,
-    /// How overdue the leader may be before others take over.
+    /// How long an instant may stay undecided before another node takes the lead; 0 waits for the
+    /// leader's lease to end [default: 1s].
     #[arg(long, env = "PUNCTUAL_OVERDUE_TAKEOVER", value_name = "DURATION")]
     pub(crate) overdue_takeover: Option<Millis>,
     /// How long a node counts as alive without renewing.

@@ -241,10 +241,6 @@ async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
 
 fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
     let args = &config.args;
-    if args.overdue_takeover.is_some() {
-        // Both stores of this version serve one node, which nobody could take over from.
-        tracing::warn!("--overdue-takeover has no effect with this store");
-    }
     let mut settings = NodeConfig {
         node_id,
         ..NodeConfig::default()
@@ -260,6 +256,7 @@ fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
     }
     for (given, setting) in [
         (args.leader_ttl, &mut settings.leader_ttl_ms),
+        (args.overdue_takeover, &mut settings.overdue_takeover_ms),
         (args.session_ttl, &mut settings.session_ttl_ms),
         (args.lost_grace, &mut settings.lost_grace_ms),
         (args.drain_timeout, &mut settings.drain_timeout_ms),

@@ -57,8 +57,21 @@ impl Control {
         })
     }
 
+    /// The live nodes.
+    ///
+    /// # Errors
+    /// [`ControlError::Store`].
+    pub async fn live_nodes(&self) -> Result<Vec<NodeObject>, ControlError> {
+        let leader = self.store.get(&self.keys.leader()).await?;
+        let leader = leader
+            .and_then(|entry| decode::<LeaderRecord>(&entry.value).ok())
+            .map(|record| record.owner);
+        self.nodes(leader.as_ref()).await
+    }
+
     async fn nodes(&self, leader: Option<&Owner>) -> Result<Vec<NodeObject>, ControlError> {
         let (entries, _) = self.store.list(&self.keys.nodes(), None).await?;
+        let drained = self.drained().await?;
         let (clocks, _) = self.store.list(&self.keys.clocks(), None).await?;
         let clock = |owner: &Owner| {
             let key = self.keys.clock(&owner.node);
@@ -75,6 +88,7 @@ impl Control {
                 let clock = clock(&owner);
                 Some(NodeObject {
                     leader: leader == Some(&owner),
+                    drained: drained.contains(&owner.node),
                     node: owner.node,
                     incarnation: owner.incarnation,
                     tzdb: record.tzdb,

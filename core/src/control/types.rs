@@ -213,6 +213,9 @@ pub struct NodeObject {
     pub tzdb: String,
     /// Whether it leads.
     pub leader: bool,
+    /// Whether it takes no work, because an operator wants so.
+    #[serde(default)]
+    pub drained: bool,
     /// How many runs it takes at once.
     pub slots: u32,
     /// The queues it serves.
@@ -230,6 +233,23 @@ pub struct NodeObject {
     /// Why it does not trust its clock: it does not lead, takes no runs and changes nothing.
     #[serde(default)]
     pub clock_held: Option<String>,
+}
+
+/// What a node is wanted to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainObject {
+    /// Its id.
+    pub node: String,
+    /// Whether it takes no work.
+    pub drained: bool,
+    /// Since when.
+    pub since: String,
+    /// What was said.
+    pub reason: Option<String>,
+    /// Whether this request changed it.
+    pub changed: bool,
+    /// How many live nodes are left to lead and to work.
+    pub others: usize,
 }
 
 /// Why an operation was not done. Each kind is something the caller acts on differently.

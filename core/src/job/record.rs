@@ -253,6 +253,21 @@ pub struct NodeRecord {
     pub tzdb: String,
 }
 
+/// What an operator wants of a node. Once made, it is only rewritten: a late copy of a request
+/// finds another revision and does nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainRecord {
+    /// It shall claim nothing and not lead.
+    pub drained: bool,
+    /// Since when, in Unix milliseconds.
+    pub since_ms: i64,
+    /// What was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Tells copies of one write from another's write.
+    pub nonce: u64,
+}
+
 /// What a node's clock shows, for the other nodes. Under the lease of the node's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockRecord {
@@ -287,6 +302,10 @@ pub struct LeaderRecord {
     pub owner: Owner,
     /// Since when, in Unix milliseconds.
     pub since_ms: i64,
+    /// Takeovers in a row that led to this lead and still counted when it began: they make standbys
+    /// more patient.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub takeovers: u32,
 }
 
 /// The counter that every creation outside the cursor consumes.

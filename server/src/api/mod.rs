@@ -9,6 +9,7 @@ mod auth;
 mod connections;
 mod jobs;
 mod misc;
+mod nodes;
 pub(crate) mod problem;
 mod runs;
 #[cfg(test)]
@@ -81,6 +82,9 @@ impl Api {
             .route("/v1/runs", get(runs::list))
             .route("/v1/runs/{id}", get(runs::show))
             .route("/v1/runs/{id}/cancel", post(runs::cancel))
+            .route("/v1/nodes", get(nodes::list))
+            .route("/v1/nodes/{id}/drain", post(nodes::drain))
+            .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
             .route("/v1/status", get(misc::status))
             .route("/v1/doctor", get(misc::doctor))
             .route("/v1/next", get(misc::next))

@@ -41,6 +41,9 @@ pub(crate) enum Command {
     /// Look at runs and cancel them.
     #[command(subcommand)]
     Run(RunCommand),
+    /// Look at nodes, and take them out of work.
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// The cluster at a glance.
     Status,
     /// Look for what is wrong, and say what to do; exit code 1 if anything is.
@@ -225,6 +228,26 @@ pub(crate) struct DiffArgs {
     /// Count the jobs that the files do not have as deleted.
     #[arg(long)]
     pub(crate) prune: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List the live nodes.
+    Ls,
+    /// Give a node no more work, and take the lead from it; what it runs goes on. Holds until
+    /// `undrain`, also over restarts of the node.
+    Drain {
+        /// Its id.
+        node: String,
+        /// Why, for the others.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Give a drained node work again.
+    Undrain {
+        /// Its id.
+        node: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

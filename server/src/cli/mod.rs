@@ -9,6 +9,7 @@ mod explain;
 pub(crate) mod failure;
 mod job;
 mod next;
+mod node;
 mod run;
 #[cfg(test)]
 mod spelled;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Diff(args) => block_on(apply::diff(common, &output, &args)),
         Command::Job(command) => block_on(job::job(common, &output, command)),
         Command::Run(command) => block_on(run::run(common, &output, command)),
+        Command::Node(command) => block_on(node::node(common, &output, command)),
         Command::Admin(command) => block_on(admin::admin(common, &output, command)),
         Command::Doctor => block_on(doctor::doctor(common, &output)),
         Command::Status => block_on(status::status(common, &output)),

@@ -28,6 +28,7 @@ fn right() -> Observed {
             start_ms: 0,
         }],
         relist_ms: 60_000,
+        overdue_takeover_ms: 1_000,
         faults: vec![],
         ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
         heal_ms: 60_000,
@@ -225,4 +226,38 @@ fn a_cluster_without_a_leader_is_seen() {
         logged.events.retain(|event| event.key() != leader);
     }
     finds(&observed, "after healing, a living node leads");
+}
+
+#[test]
+fn a_leadership_that_flaps_is_seen() {
+    let mut observed = right();
+    let leader = Keys::new(NAMESPACE).leader();
+    let began = observed
+        .log
+        .iter()
+        .position(|logged| logged.events.iter().any(|event| event.key() == leader))
+        .unwrap();
+    let place = observed.log[began]
+        .events
+        .iter()
+        .position(|event| event.key() == leader)
+        .unwrap();
+    let put = observed.log[began].events[place].clone();
+    let at = observed.log.len() - 1;
+    for n in 0..22 {
+        let mut logged = observed.log[at].clone();
+        logged.revision.0 += n + 1;
+        logged.at_ms += n * 1_000;
+        logged.writer = observed.log[began].writer;
+        logged.events = vec![if n % 2 == 0 {
+            Event::Delete {
+                key: leader.clone(),
+                revision: logged.revision,
+            }
+        } else {
+            put.clone()
+        }];
+        observed.log.push(logged);
+    }
+    finds(&observed, "leadership does not flap");
 }

@@ -1,7 +1,7 @@
 //! Safeguards taken away, on the wire, so that no product code needs a switch for it: the evidence
 //! that the checkers see what each of them is for.
 
-use punctual::backend::{Op, Requirement, Txn};
+use punctual::backend::{Op, Requirement, Txn, Write};
 use serde::Serialize;
 
 /// A safeguard that is taken away.
@@ -25,11 +25,13 @@ pub enum Ablation {
     Overlap,
     /// An unknown outcome is taken for "somebody else won".
     UnknownIsConflict,
+    /// Nodes do not tell each other the time.
+    Clocks,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -39,6 +41,7 @@ impl Ablation {
         Self::Seq,
         Self::Overlap,
         Self::UnknownIsConflict,
+        Self::Clocks,
     ];
 
     /// Its name on the command line.
@@ -54,16 +57,11 @@ impl Ablation {
             Self::Seq => "seq",
             Self::Overlap => "overlap",
             Self::UnknownIsConflict => "unknown-is-conflict",
+            Self::Clocks => "clocks",
         }
     }
 
     fn strips(self, requirement: &Requirement) -> bool {
-        let kind = |key: &[u8]| {
-            let text = String::from_utf8_lossy(key);
-            let mut parts = text.trim_matches('/').split('/').skip(1);
-            let first = parts.next().unwrap_or_default().to_owned();
-            (first, parts.count())
-        };
         match (self, requirement) {
             (Self::Term, Requirement::Created(key, _)) => kind(key).0 == "leader",
             (Self::Cursor, Requirement::Modified(key, _)) => kind(key).0 == "cursor",
@@ -97,6 +95,10 @@ impl Ablation {
             ops: txn
                 .ops
                 .iter()
+                .filter(|op| {
+                    let clock = |write: &Write| kind(write.key()).0 == "clock";
+                    !matches!(op, Op::Write(write) if self == Self::Clocks && clock(write))
+                })
                 .map(|op| match op {
                     Op::Write(write) => Op::Write(write.clone()),
                     Op::Choose {
@@ -112,4 +114,12 @@ impl Ablation {
                 .collect(),
         }
     }
+}
+
+/// The first part of a key behind the namespace, and how many follow.
+fn kind(key: &[u8]) -> (String, usize) {
+    let text = String::from_utf8_lossy(key);
+    let mut parts = text.trim_matches('/').split('/').skip(1);
+    let first = parts.next().unwrap_or_default().to_owned();
+    (first, parts.count())
 }

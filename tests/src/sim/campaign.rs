@@ -170,6 +170,8 @@ pub struct Campaign {
     pub faults: std::collections::BTreeMap<&'static str, u64>,
     /// Leaders after leaders.
     pub leader_changes: u64,
+    /// Leaders that a standby deposed.
+    pub deposals: u64,
     /// Seeds that were run once more.
     pub replayed: u64,
     /// How many seeds ran at once.
@@ -184,6 +186,8 @@ pub struct Campaign {
     pub executions: u64,
     /// Polls of tasks.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
     /// Violations by invariant.
     pub invariants: std::collections::BTreeMap<&'static str, u64>,
 }
@@ -239,6 +243,8 @@ impl Campaign {
         self.polls += seed.polls;
         self.fires += seed.fires;
         self.leader_changes += seed.leader_changes;
+        self.deposals += seed.deposals;
+        self.claim_conflicts += seed.claim_conflicts;
         for (fault, count) in seed.faults {
             *self.faults.entry(fault).or_default() += count;
         }
@@ -293,6 +299,7 @@ impl Campaign {
             "faults": self.faults.values().sum::<u64>(),
             "faults_by_kind": self.faults,
             "leader_changes": self.leader_changes,
+            "deposals": self.deposals,
             "simulated_s": self.simulated_ms / 1_000,
             "wall_s": self.wall_s,
             "threads": self.threads,
@@ -300,6 +307,7 @@ impl Campaign {
             "replayed": self.replayed,
             "fingerprint": format!("{:016x}", self.fingerprint),
             "polls": self.polls,
+            "claim_conflicts": self.claim_conflicts,
             "violations": self.invariants,
             "failures": self.failures.iter().map(|failure| json!({
                 "seed": failure.seed,
@@ -329,6 +337,8 @@ struct Seed {
     polls: u64,
     fires: u64,
     leader_changes: u64,
+    deposals: u64,
+    claim_conflicts: u64,
     faults: std::collections::BTreeMap<&'static str, u64>,
     failure: Option<Failure>,
     dump: Option<String>,
@@ -359,11 +369,20 @@ impl Seed {
             simulated_ms: observed.plan.end_ms,
             executions: observed.effects.len() as u64,
             polls: observed.polls,
+            claim_conflicts: observed.claim_conflicts,
             faults: observed.counts.clone(),
             ..Self::default()
         };
-        for change in history.revisions.iter().flat_map(|r| &r.changes) {
+        let changes = history
+            .revisions
+            .iter()
+            .flat_map(|revised| revised.changes.iter().map(move |change| (revised, change)));
+        for (revised, change) in changes {
             match change {
+                // A lease that ends, by itself or not, is nobody's write.
+                history::Change::Leader { after: None } if revised.writer.is_some() => {
+                    seed.deposals += 1;
+                }
                 history::Change::Run(step) if step.before.is_none() && step.key.attempt == 1 => {
                     seed.fires += 1;
                 }

@@ -1,8 +1,9 @@
 //! A seed's schedule of faults: which kinds, how many, how bad.
 
+use super::boots;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::rng::Rng;
-use super::schedule::{Fault, NodePlan, Plan};
+use super::schedule::{Fault, NodePlan, Op, Plan};
 use super::workload;
 
 /// Time for everything to settle after the faults.
@@ -44,20 +45,43 @@ pub fn plan(seed: u64) -> Plan {
         }
     }
     faults.sort_by_key(|(at, _)| *at);
-    let ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
-    Plan {
+    let mut ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
+    ops.extend(drains(&mut root.branch("drains", 0), count, heal_ms));
+    ops.sort_by_key(|(at, ..)| *at);
+    let mut plan = Plan {
         seed,
         scenario: "default".into(),
         epoch_ms,
         nodes,
         relist_ms: rng.pick(&[5_000, 15_000, 60_000]),
+        overdue_takeover_ms: rng.pick(&[1_000, 1_000, 1_000, 400, 0]),
         faults,
         ops,
         heal_ms,
         end_ms: heal_ms + SETTLE_MS,
         ablation: None,
         naive: false,
+    };
+    boots::add(&mut plan, &mut root.branch("boots", 0));
+    plan
+}
+
+/// Operators drain a node now and then, through whichever node, and at the end let all go.
+fn drains(rng: &mut Rng, count: usize, heal_ms: u64) -> Vec<(u64, usize, Op)> {
+    let mut ops = Vec::new();
+    if !rng.permille(250) {
+        return ops;
     }
+    for _ in 0..rng.range(1, 5) {
+        let at = rng.range(5_000, heal_ms);
+        let op = Op::Drain(format!("n{}", rng.index(count)), rng.permille(600));
+        ops.push((at, rng.index(count), op));
+    }
+    for node in 0..count {
+        let op = Op::Drain(format!("n{node}"), false);
+        ops.push((heal_ms + 40_000, node, op));
+    }
+    ops
 }
 
 const KINDS: u64 = 14;

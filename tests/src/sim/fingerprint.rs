@@ -70,6 +70,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
         counts,
         fingerprint: _,
         polls,
+        claim_conflicts,
     } = observed;
     let mut words = Words(plan.seed);
     for logged in log {
@@ -78,6 +79,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
     effects.hash(&mut words);
     counts.hash(&mut words);
     polls.hash(&mut words);
+    claim_conflicts.hash(&mut words);
     // Few, and of types that only know how to be shown. Writing into numbers cannot fail.
     let _ = fmt::write(&mut words, format_args!("{plan:?}{asked:?}{lives:?}"));
     words.finish()

@@ -2,6 +2,7 @@
 //! has a name, from one seed. See `docs/simulation.md`.
 
 pub mod ablation;
+pub mod boots;
 pub mod campaign;
 pub mod chaos;
 pub mod clock;

@@ -83,6 +83,8 @@ async fn perform(control: &Control, op: Op) -> Result<Option<String>, ControlErr
             .trigger(&id, None, &key)
             .await
             .map(|run| Some(run.run_id)),
+        Op::Drain(node, true) => control.drain_node(&node, None).await.map(|_| None),
+        Op::Drain(node, false) => control.undrain_node(&node).await.map(|_| None),
         Op::Cancel(id) => {
             let filter = RunFilter {
                 job: Some(id),

@@ -4,6 +4,7 @@ use punctual::duration::Millis;
 use punctual::job::spec::{JobSpec, OnLost};
 use serde_json::json;
 
+use super::boots;
 use super::chaos;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::rng::Rng;
@@ -43,8 +44,20 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("triggers", "triggers on a network that repeats and delays"),
     (
+        "slow-store",
+        "every write takes long, for an hour, under clocks that differ",
+    ),
+    (
         "boots-a-year-ahead",
-        "a node starts with a clock a year ahead (a known gap)",
+        "a node starts with a clock a year ahead, for good, and the others have their troubles",
+    ),
+    (
+        "wrong-boots",
+        "nodes boot with clocks that are seconds to days off, one after another",
+    ),
+    (
+        "clock-creeps",
+        "the clock of one node leaves those of the others, too slowly for a step",
     ),
 ];
 
@@ -66,6 +79,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         epoch_ms,
         nodes: (0..3).map(|_| node(&mut rng)).collect(),
         relist_ms: 60_000,
+        overdue_takeover_ms: 1_000,
         faults: Vec::new(),
         ops: workload::operations(&mut root.branch("workload", 0), 3, epoch_ms, HEAL_MS),
         heal_ms: HEAL_MS,
@@ -76,7 +90,28 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     match name {
         "sessions" => plan.ops = steady_jobs(),
         "triggers" => plan.ops = triggers(&mut rng),
-        "boots-a-year-ahead" => plan.nodes[1].offset_ms = 365 * 86_400_000,
+        "slow-store" => slow_store(&mut rng, &mut plan),
+        "boots-a-year-ahead" => {
+            plan.nodes[1].offset_ms = 365 * 86_400_000;
+            // The first node of all would be alone with its clock.
+            plan.nodes[1].start_ms = rng.range(8_000, 20_000);
+            plan.faults = around_a_wrong_node(&mut rng);
+        }
+        "wrong-boots" => {
+            plan.faults = (0..4)
+                .map(|turn| {
+                    let node = rng.index(3);
+                    (30_000 + turn * 36_000, boots::wrong(&mut rng, node))
+                })
+                .collect();
+        }
+        "clock-creeps" => {
+            let node = rng.index(3);
+            let ms = rng.between(200, 1_800) * if rng.permille(500) { 1 } else { -1 };
+            plan.faults = (0..14)
+                .map(|turn| (20_000 + turn * 11_000, Fault::Creep { node, ms }))
+                .collect();
+        }
         _ => {}
     }
     for _ in 0..rng.range(3, 9) {
@@ -113,6 +148,37 @@ fn link(node: usize, from_ms: u64, length_ms: u64, trouble: Trouble) -> Fault {
     }
 }
 
+/// The store is slow for an hour, a few times slower still for some seconds, and nothing else is
+/// wrong.
+fn slow_store(rng: &mut Rng, plan: &mut Plan) {
+    let heal_ms = 3_600_000;
+    plan.heal_ms = heal_ms;
+    plan.end_ms = heal_ms + chaos::SETTLE_MS;
+    plan.ops = steady_jobs();
+    let slow_ms = rng.pick(&[300, 300, 300, 700, 1_200]);
+    let mut slow = |from_ms: u64, until_ms: u64, ms: u64| {
+        for node in 0..plan.nodes.len() {
+            let window = Window {
+                from_ms,
+                until_ms,
+                trouble: Trouble::SlowWrites(ms),
+            };
+            plan.faults.push((from_ms, Fault::Link { node, window }));
+        }
+    };
+    let mut at = 20_000;
+    while at < heal_ms {
+        let calm = (at + rng.range(60_000, 900_000)).min(heal_ms);
+        slow(at, calm, slow_ms);
+        let worse = (calm + rng.range(1_000, 20_000)).min(heal_ms);
+        slow(calm, worse, rng.range(slow_ms, 1_800));
+        at = worse;
+    }
+    for node in &mut plan.nodes {
+        node.offset_ms = rng.between(-900, 900);
+    }
+}
+
 fn bad_network(node: usize) -> Fault {
     let rates = Rates {
         late: 100,
@@ -122,6 +188,28 @@ fn bad_network(node: usize) -> Fault {
         ..Rates::default()
     };
     link(node, 0, HEAL_MS, Trouble::Lossy(rates))
+}
+
+/// What happens to the two others, and that the wrong one boots again when both are there.
+fn around_a_wrong_node(rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let mut all = Vec::new();
+    for turn in [35_000, 80_000, 125_000] {
+        let down_ms = rng.range(100, 20_000);
+        let node = rng.pick(&[0, 2]);
+        let other = match rng.range(0, 5) {
+            0 => Fault::CrashLeader { down_ms },
+            1 => Fault::PauseLeader { for_ms: down_ms },
+            2 => Fault::Leave { node, down_ms },
+            3 => Fault::RevokeNode { node },
+            _ => Fault::RevokeLeader,
+        };
+        all.push((turn + rng.range(0, 2_000), other));
+        if rng.permille(600) {
+            let down_ms = rng.range(100, 2_000);
+            all.push((turn + 35_000, Fault::Crash { node: 1, down_ms }));
+        }
+    }
+    all
 }
 
 fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {

@@ -5,6 +5,7 @@
 //! happen, and did the caller hear?
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -13,6 +14,8 @@ use punctual::backend::{
     PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
 };
 use punctual::env::BoxFuture;
+use punctual::job::record::{RunRecord, decode};
+use punctual::job::run::RunState;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
@@ -42,6 +45,8 @@ pub struct Wire {
     pub rng: Mutex<Rng>,
     /// What went wrong.
     pub counts: Counts,
+    /// Claims that came too late.
+    pub claim_conflicts: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
 }
@@ -67,12 +72,17 @@ impl Wire {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    fn fate(&self, now_ms: u64) -> Fate {
+    fn fate(&self, now_ms: u64, writes: bool) -> Fate {
         let rates = self.link.rates(now_ms);
         let mut rng = self.rng.lock().unwrap();
+        let slow_ms = if writes {
+            self.link.slow_writes_ms(now_ms)
+        } else {
+            0
+        };
         let mut fate = Fate {
             refuse: false,
-            request_ms: Some(rng.range(1, 4)),
+            request_ms: Some(rng.range(1, 4) + slow_ms),
             copy_ms: None,
             reply_ms: rng.range(1, 4),
             reply: Reply::Heard,
@@ -117,7 +127,7 @@ impl Wire {
         apply: impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync + 'static,
         revision: fn(&T) -> Option<Revision>,
     ) -> BackendResult<T> {
-        let fate = self.fate(self.executor.now_ms());
+        let fate = self.fate(self.executor.now_ms(), writes);
         if fate.refuse {
             self.executor
                 .sleep_until(self.executor.now_ms() + fate.reply_ms)
@@ -226,6 +236,14 @@ fn puts(txn: &Txn) -> bool {
     })
 }
 
+/// Whether it is a worker's claim of a run.
+fn claims(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| {
+        matches!(op, Op::Write(Write::Put { value, .. })
+            if decode::<RunRecord>(value).is_ok_and(|record| record.state == RunState::Locked))
+    })
+}
+
 #[async_trait]
 impl CoordinationBackend for Wire {
     async fn range(
@@ -288,6 +306,7 @@ impl CoordinationBackend for Wire {
             ),
             None => (guard.to_vec(), txns.to_vec()),
         });
+        let sent = batch.clone();
         let answer = self
             .call(
                 true,
@@ -301,6 +320,17 @@ impl CoordinationBackend for Wire {
                 },
             )
             .await;
+        if let Ok(BatchOutcome::Judged { outcomes, .. }) = &answer {
+            let conflicts = sent
+                .1
+                .iter()
+                .zip(outcomes)
+                .filter(|(_, outcome)| matches!(outcome, TxnOutcome::Conflict { .. }))
+                .filter(|(txn, _)| claims(txn))
+                .count();
+            self.claim_conflicts
+                .fetch_add(conflicts as u64, Ordering::SeqCst);
+        }
         match (answer, self.ablation) {
             (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
                 Ok(BatchOutcome::Judged {

@@ -3,7 +3,7 @@
 mod hand;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual::backend::BackendError;
@@ -71,6 +71,8 @@ pub struct Observed {
     pub fingerprint: u64,
     /// Polls of the executor.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
 }
 
 /// Lives until it is told to leave.
@@ -100,6 +102,8 @@ enum Event {
     Fault(Fault),
     Op(usize, Op),
     Resume(Proc),
+    /// With a clock so far off.
+    StartWrong(usize, i64),
     Heal,
 }
 
@@ -110,6 +114,7 @@ struct World<'a> {
     store: MemoryBackend,
     tap: Tap,
     counts: Counts,
+    claim_conflicts: Arc<AtomicU64>,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -144,6 +149,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         executor,
         store,
         counts: Counts::default(),
+        claim_conflicts: Arc::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -230,7 +236,18 @@ impl World<'_> {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Start(index) => self.start(index),
+            Event::Start(index) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock_at_boot(index);
+                }
+                self.start(index);
+            }
+            Event::StartWrong(index, ms) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock(index, ms);
+                    self.start(index);
+                }
+            }
             Event::Fault(fault) => self.fault(&fault),
             Event::Op(index, op) => self.op(index, op),
             Event::Resume(proc) => self.resume(proc),
@@ -247,6 +264,7 @@ impl World<'_> {
             link: link.clone(),
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
+            claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
         })
     }
@@ -280,7 +298,6 @@ impl World<'_> {
         }
         let proc = self.next_proc;
         self.next_proc += 1;
-        self.set_clock_at_boot(index);
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
@@ -349,6 +366,7 @@ impl World<'_> {
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
+            overdue_takeover_ms: self.plan.overdue_takeover_ms,
             ..NodeConfig::default()
         };
         let node = Node::new(wire, env, executors, config)
@@ -392,14 +410,21 @@ impl World<'_> {
         }
     }
 
-    /// A machine that starts asks a time server first. What a node does that starts with a wrong
-    /// clock is a scenario of its own.
+    /// A machine that starts asks a time server first: alone, or among others in trouble, nobody could
+    /// tell that it is wrong. For those that do not, see [`super::boots`].
     fn set_clock_at_boot(&self, index: usize) {
-        let planned = self.plan.nodes[index].offset_ms;
         let offset = &self.slots[index].clock.offset_ms;
+        let planned = self.plan.nodes[index].offset_ms;
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
-            offset.store(planned, Ordering::SeqCst);
+            self.set_clock(index, 0);
         }
+    }
+
+    /// Sets a clock so far ahead of where it was at the start.
+    fn set_clock(&self, index: usize, ms: i64) {
+        let offset = self.plan.nodes[index].offset_ms + ms;
+        let clock = &self.slots[index].clock;
+        clock.offset_ms.store(offset, Ordering::SeqCst);
     }
 
     /// The process is gone, whatever it was doing.
@@ -444,11 +469,7 @@ impl World<'_> {
                     self.kill(index);
                 }
             }
-            let offset = self.plan.nodes[index].offset_ms;
-            self.slots[index]
-                .clock
-                .offset_ms
-                .store(offset, Ordering::SeqCst);
+            self.set_clock(index, 0);
             self.start(index);
         }
     }
@@ -463,6 +484,7 @@ impl World<'_> {
             counts: std::mem::take(&mut self.counts.lock().unwrap()),
             fingerprint: 0,
             polls: self.executor.polls(),
+            claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
         };
         self.executor.clear();
         observed.fingerprint = fingerprint(&observed);

@@ -110,6 +110,7 @@ mod tests {
             end_ms: 90_000,
             ablation: None,
             naive: true,
+            overdue_takeover_ms: 0,
         });
         let found = count(&observed);
         assert_eq!((found.misses, found.duplicates), (0, 0), "{found:?}");
