@@ -66,7 +66,9 @@ fn split_brain_scenarios_hold() {
 /// Each of these was a bug; see docs/simulation.md.
 #[test]
 fn seeds_that_failed_once_hold() {
-    for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658] {
+    for seed in [
+        3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658, 41_201,
+    ] {
         holds(&plan("classic", seed));
     }
     holds(&plan("paused-leader", 9));
