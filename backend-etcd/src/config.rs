@@ -21,6 +21,9 @@ pub struct EtcdConfig {
     /// How to know the etcd behind an https endpoint, and how it knows us.
     #[cfg(feature = "tls")]
     pub tls: Tls,
+    /// A key that connecting reads, so that an etcd without a majority, or one that does not let us
+    /// in, is found before anything is built on it.
+    pub probe: Option<Vec<u8>>,
     /// So long may a call take, connecting included, before it counts as failed.
     pub request_timeout: Duration,
     /// Ping a connection with open calls this often; never more than once in five seconds, since
@@ -104,12 +107,21 @@ impl EtcdConfig {
             credentials: None,
             #[cfg(feature = "tls")]
             tls: Tls::default(),
+            probe: None,
             request_timeout: Duration::from_secs(2),
             keep_alive: Duration::from_secs(6),
             watch_silence: Duration::from_secs(4),
             allow_plaintext: false,
             allow_corrupting_version: false,
         }
+    }
+
+    /// Whether it can work at all; connecting looks at the same.
+    ///
+    /// # Errors
+    /// [`ConnectError::Config`] and [`ConnectError::Plaintext`].
+    pub fn check(&self) -> Result<(), ConnectError> {
+        self.checked_endpoints().map(|_| ())
     }
 
     /// The endpoints as whole URLs.

@@ -44,12 +44,63 @@ pub enum ConnectError {
         /// The version found there.
         version: String,
     },
+    /// This etcd does not let us in. Another try changes nothing; a person has to.
+    #[error("etcd at {endpoint} does not let us in: {why}")]
+    Denied {
+        /// The endpoint.
+        endpoint: String,
+        /// What etcd said.
+        why: String,
+    },
     /// No endpoint answered as it should. Trying again may help.
     #[error("etcd: no endpoint answers: {}", .0.join("; "))]
     Unreachable(
         /// What happened at each endpoint.
         Vec<String>,
     ),
+}
+
+impl ConnectError {
+    /// What a failed step of connecting means.
+    pub(crate) fn of(endpoint: &str, error: &Error) -> Self {
+        let endpoint = endpoint.to_owned();
+        if let Error::GRpcStatus(status) = error {
+            let why = match status.message() {
+                "etcdserver: authentication failed, invalid user ID or password" => {
+                    "authentication failed: wrong user or password"
+                }
+                "etcdserver: user name is empty" => "it asks for a user, and none is given",
+                "etcdserver: permission denied" => "this user may not read our keys",
+                "etcdserver: authentication is not enabled" => {
+                    "a user is given, but it asks nobody who they are (`etcdctl auth enable`)"
+                }
+                message => {
+                    let why = with_causes(message, status);
+                    return Self::Unreachable(vec![format!("{endpoint}: {why}")]);
+                }
+            };
+            return Self::Denied {
+                endpoint,
+                why: why.into(),
+            };
+        }
+        let why = with_causes(&error.to_string(), error);
+        Self::Unreachable(vec![format!("{endpoint}: {why}")])
+    }
+}
+
+/// A failure and what it comes from: "transport error" alone helps nobody.
+fn with_causes(what: &str, error: &dyn std::error::Error) -> String {
+    let mut text = what.to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// What a call does when it succeeds, and so what its failure leaves open.

@@ -95,7 +95,8 @@ impl Members {
                 ),
             };
             tried.push(why);
-            self.leave(index);
+            // Who asked is told of all of them.
+            self.turn(index);
         }
         Err(ConnectError::Unreachable(tried))
     }
@@ -124,17 +125,22 @@ impl Members {
     }
 
     fn leave(&self, index: usize) {
-        let next = (index + 1) % self.members.len();
-        let turned =
-            self.current
-                .compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
-        if next != index && turned.is_ok() {
+        if let Some(next) = self.turn(index) {
             tracing::warn!(
                 from = self.members[index].endpoint,
                 to = self.members[next].endpoint,
                 "this etcd member does not serve us, the next call goes to another one"
             );
         }
+    }
+
+    /// Which one is next, unless somebody else turned away already.
+    fn turn(&self, index: usize) -> Option<usize> {
+        let next = (index + 1) % self.members.len();
+        let turned =
+            self.current
+                .compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+        (next != index && turned.is_ok()).then_some(next)
     }
 
     async fn lines(&self, index: usize) -> Result<Arc<Lines>, ConnectError> {
@@ -147,14 +153,16 @@ impl Members {
     }
 
     async fn connect(&self, index: usize, endpoint: &str) -> Result<Arc<Lines>, ConnectError> {
-        let failed = |error: etcd_client::Error| {
-            ConnectError::Unreachable(vec![format!("{endpoint}: {error}")])
-        };
+        let failed = |error: etcd_client::Error| ConnectError::of(endpoint, &error);
         let open = || Client::connect([endpoint], Some(self.options(endpoint)));
         let (calls, watches) = tokio::try_join!(open(), open()).map_err(failed)?;
         let mut maintenance = calls.maintenance_client();
         let status = maintenance.status().await.map_err(failed)?;
         self.check_version(endpoint, status.version())?;
+        if let Some(key) = &self.config.probe {
+            let read = calls.kv_client().get(key.as_slice(), None).await;
+            read.map_err(failed)?;
+        }
         let lines = Lines {
             member: index,
             version: status.version().to_owned(),

@@ -49,11 +49,13 @@ async fn try_bootstrap(store: &Store, keys: &Keys) -> BackendResult<Meta> {
     let mut txn = Txn::new()
         .require(Requirement::Absent(keys.meta()))
         .put(keys.meta(), encode(&meta));
+    // At the beginning of time and not now: whoever makes the namespace may have a wrong clock, and
+    // no job has an instant before it was made.
     for partition in 0..meta.partitions {
         txn = txn
             .put(
                 keys.cursor(partition),
-                encode(&CursorRecord::starting_at(env.wall_ms())),
+                encode(&CursorRecord::starting_at(0)),
             )
             .put(keys.changes(partition), encode(&ChangesRecord::default()));
     }

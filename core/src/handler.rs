@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use crate::cancel::{CancelToken, StopCause};
 use crate::job::run::FailReason;
@@ -89,7 +90,7 @@ where
 }
 
 /// How an execution ended, with what is kept of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
     /// `None`: it ended well.
     pub failure: Option<Failure>,
@@ -102,7 +103,7 @@ pub struct Execution {
 }
 
 /// Why an execution did not end well.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The kind.
     pub reason: FailReason,

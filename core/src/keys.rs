@@ -4,6 +4,7 @@
 //! /{namespace}/meta                              schema, cluster id, epoch, partitions
 //!              leader                            leased; its created revision is the term
 //!              node/{node}/{incarnation}         leased; its created revision is the session
+//!              clock/{node}                      leased; what the node's clock shows
 //!              job/{pp}                          the partition's `changes`
 //!              job/{pp}/{job}                    the job
 //!              def/{pp}/{job}/{generation}       immutable definitions
@@ -19,6 +20,10 @@
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
 //! that key order is their order.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
 
 use crate::backend::{Key, Span};
 
@@ -39,7 +44,7 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Which attempt of which run a key under `run/` or `done/` names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptKey {
     /// The partition.
     pub partition: u16,
@@ -67,7 +72,11 @@ impl Keys {
     }
 
     fn key(&self, rest: std::fmt::Arguments<'_>) -> Key {
-        format!("{}{rest}", self.root).into_bytes()
+        let mut key = String::with_capacity(self.root.len() + 64);
+        key.push_str(&self.root);
+        // Writing to text cannot fail.
+        let _ = key.write_fmt(rest);
+        key.into_bytes()
     }
 
     /// Schema, cluster id, epoch, number of partitions.
@@ -92,6 +101,24 @@ impl Keys {
     #[must_use]
     pub fn nodes(&self) -> Span {
         Span::prefix(self.key(format_args!("node/")))
+    }
+
+    /// What a node's clock shows.
+    #[must_use]
+    pub fn clock(&self, node: &str) -> Key {
+        self.key(format_args!("clock/{node}"))
+    }
+
+    /// What all nodes' clocks show.
+    #[must_use]
+    pub fn clocks(&self) -> Span {
+        Span::prefix(self.key(format_args!("clock/")))
+    }
+
+    /// The node of a key under `clock/`.
+    #[must_use]
+    pub fn parse_clock(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "clock/").map(str::to_owned)
     }
 
     /// The head of a partition's log of job changes; the first key of [`Keys::jobs_of`].
@@ -222,9 +249,17 @@ impl Keys {
             run,
             attempt,
         } = at;
-        self.key(format_args!(
-            "{kind}/{partition:03}/{job}/{run}/{attempt:04}"
-        ))
+        // The commonest keys by far: room for all of it at once, so that nothing is moved.
+        let mut key = String::with_capacity(self.root.len() + job.len() + run.len() + 24);
+        key.push_str(&self.root);
+        key.push_str(kind);
+        // Writing to text cannot fail.
+        let _ = write!(key, "/{partition:03}/");
+        key.push_str(job);
+        key.push('/');
+        key.push_str(run);
+        let _ = write!(key, "/{attempt:04}");
+        key.into_bytes()
     }
 
     /// All attempts that have not ended.
@@ -332,8 +367,8 @@ impl Keys {
     }
 }
 
-/// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z` and in
-/// `daily-report~m-0123456789abcdef`.
+/// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z`, in
+/// `daily-report~m-0123456789abcdef` and in `daily-report~a-000000000000002a@20260812T000500Z`.
 #[must_use]
 pub fn job_of_run(run: &str) -> Option<&str> {
     let end = run.find(['@', '~'])?;
@@ -371,7 +406,10 @@ mod tests {
             keys.parse_node(&keys.node("n", "i")),
             Some(("n".into(), "i".into()))
         );
+        assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
+        let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
+        assert_eq!(job_of_run(of_change), Some("a.b-c_d"));
         assert_eq!(job_of_run("nothing"), None);
     }
 

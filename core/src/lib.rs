@@ -16,5 +16,6 @@ pub mod node;
 pub mod plan;
 pub mod recipe;
 pub mod schedule;
+pub mod spool;
 pub mod time;
 pub mod worker;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
+use crate::clock::exchange::{ExchangeContext, exchange};
 use crate::clock::{ClockState, FireClock};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
@@ -21,9 +22,11 @@ use crate::job::run::Owner;
 use crate::job::spec::is_valid_id;
 use crate::keys::Keys;
 use crate::leader::{LeaderContext, lead};
+use crate::recipe::committer::Committer;
 use crate::recipe::election::campaign;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
+use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
 /// How a node behaves. All times in milliseconds.
@@ -115,6 +118,7 @@ pub struct Node {
     keys: Keys,
     clock: Arc<FireClock>,
     executors: Arc<Executors>,
+    spool: Option<Arc<dyn Spool>>,
     owner: Owner,
     config: NodeConfig,
 }
@@ -142,19 +146,34 @@ impl Node {
             incarnation: format!("{:016x}", env.random_u64()),
         };
         Ok(Self {
-            clock: Arc::new(FireClock::new(env.clone(), config.max_skew_ms)),
+            clock: Arc::new(FireClock::unconfirmed(env.clone(), config.max_skew_ms)),
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
+            spool: None,
             owner,
             config,
         })
+    }
+
+    /// Keeps results that the store does not take in `spool`, and reports those that an earlier
+    /// life of this node left there. Without one, they are lost when the node ends first.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Arc<dyn Spool>) -> Self {
+        self.spool = Some(spool);
+        self
     }
 
     /// Which life of the node this is.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// The clock that decides what is due here, for whoever answers operators in this process.
+    #[must_use]
+    pub fn clock(&self) -> Arc<FireClock> {
+        self.clock.clone()
     }
 
     /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
@@ -176,6 +195,10 @@ impl Node {
             sessions.clone(),
             shutdown.clone(),
         );
+        let _clocks = self.store.env().spawn(
+            "clocks",
+            Box::pin(exchange(self.exchange_context(), sessions.clone())),
+        );
         let candidate = self.stand(meta, sessions, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
@@ -190,11 +213,24 @@ impl Node {
         }
     }
 
+    fn exchange_context(&self) -> ExchangeContext {
+        ExchangeContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            owner: self.owner.clone(),
+            clock: self.clock.clone(),
+            relist_ms: self.config.relist_ms,
+        }
+    }
+
     fn worker_context(&self, meta: &Meta) -> WorkerContext {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
+            cluster_id: meta.cluster_id.clone(),
             epoch: meta.epoch,
+            committer: Committer::new(&self.store),
+            spool: self.spool.clone(),
             clock: self.clock.clone(),
             owner: self.owner.clone(),
             slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),
@@ -235,7 +271,7 @@ impl Node {
             backoff = Backoff::default();
             tracing::info!(node = %self.owner, session = session.revision.0, "registered");
             let _ = out.send(Some(session.clone()));
-            match race(leaving.cancelled(), session_over(env, &session)).await {
+            match race(leaving.cancelled(), session_over(&session)).await {
                 Either::Left(_) => {
                     let _ = out.send(None);
                     session.close().await;
@@ -292,12 +328,12 @@ impl Node {
         };
         while !shutdown.is_cancelled() {
             let ready = async {
-                // A node that is not registered, or whose clock just jumped, must not lead.
+                // A node that is not registered, or whose clock is not believed, must not lead.
                 let mut sessions = sessions.clone();
                 let _ = sessions.wait_for(Option::is_some).await;
-                while let ClockState::Held { step_ms, .. } = self.clock.state() {
-                    tracing::warn!(step_ms, "the wall clock stepped; not standing for election");
-                    env.sleep(Duration::from_secs(1)).await;
+                while let ClockState::Held { reason } = self.clock.state() {
+                    tracing::debug!(%reason, "not standing for election");
+                    env.sleep(Duration::from_millis(100)).await;
                 }
                 campaign(
                     &self.store,
@@ -329,12 +365,7 @@ impl Node {
 }
 
 /// Completes when the session is gone: the store said so, or whoever used it found out.
-async fn session_over(env: &SharedEnv, session: &Session) {
-    let _ = race(session.ended(), async {
-        // `end()` on the trust is how a worker says that its guard failed.
-        while !session.trust.is_ended() {
-            env.sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+async fn session_over(session: &Session) {
+    // `end()` on the trust is how a worker says that its guard failed.
+    let _ = race(session.ended(), session.trust.ended()).await;
 }

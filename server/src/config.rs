@@ -9,13 +9,14 @@ use punctual::duration::Millis;
 use serde::Deserialize;
 
 use crate::cli::failure::{Failure, Outcome};
+use crate::etcd::{EtcdAt, Secret};
 
 /// Options of `serve`, as they stand on the command line, in the environment or in the file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServeArgs {
-    /// Where the data is: sled:PATH or memory: (etcd:// is not in this version yet)
-    /// [default: sled:./punctual-data].
+    /// Where the data is: sled:PATH, memory:, or for a cluster etcd://HOST:PORT,HOST:PORT/NAMESPACE
+    /// (etcds:// with TLS) [default: sled:./punctual-data].
     #[arg(long, env = "PUNCTUAL_STORE", value_name = "STORE")]
     pub(crate) store: Option<String>,
     /// Address of the API [default: 127.0.0.1:7717].
@@ -78,6 +79,59 @@ pub(crate) struct ServeArgs {
         value_name = "flush|fsync"
     )]
     pub(crate) durability: Option<DurabilityMode>,
+    /// User of etcd.
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_USER",
+        value_name = "NAME",
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_user: Option<String>,
+    /// The user's password; others on this machine can read it here, not in a file.
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_PASSWORD",
+        value_name = "SECRET",
+        hide_env_values = true,
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_password: Option<Secret>,
+    /// A file with the user's password.
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_PASSWORD_FILE",
+        value_name = "FILE",
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_password_file: Option<PathBuf>,
+    /// Who vouches for etcd's certificate, as PEM; turns TLS on [default: whom the system trusts].
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_CA_FILE",
+        value_name = "FILE",
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_ca_file: Option<PathBuf>,
+    /// Our certificate, where etcd asks for one, as PEM; turns TLS on.
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_CERT_FILE",
+        value_name = "FILE",
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_cert_file: Option<PathBuf>,
+    /// The key of our certificate, as PEM.
+    #[arg(
+        long,
+        env = "PUNCTUAL_ETCD_KEY_FILE",
+        value_name = "FILE",
+        help_heading = "etcd"
+    )]
+    pub(crate) etcd_key_file: Option<PathBuf>,
+    /// Talk to an etcd on another machine without encryption: whoever is on the way reads and
+    /// changes everything.
+    #[arg(long, env = "PUNCTUAL_ETCD_PLAINTEXT", num_args = 0, default_missing_value = "true", value_parser = clap::builder::BoolishValueParser::new(), help_heading = "etcd")]
+    pub(crate) etcd_plaintext: Option<bool>,
     /// How to write the log [default: auto].
     #[arg(
         long,
@@ -139,6 +193,8 @@ pub(crate) enum StoreAt {
     Sled(PathBuf),
     /// In this process only.
     Memory,
+    /// An etcd, shared with other nodes.
+    Etcd(EtcdAt),
 }
 
 /// Everything `serve` needs to know, checked.
@@ -174,6 +230,20 @@ impl ServeArgs {
             lost_grace: self.lost_grace.or(other.lost_grace),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             durability: self.durability.or(other.durability),
+            etcd_user: self.etcd_user.or(other.etcd_user),
+            // The two are one option: the higher place decides.
+            etcd_password_file: match self.etcd_password {
+                None => self.etcd_password_file.clone().or(other.etcd_password_file),
+                Some(_) => self.etcd_password_file.clone(),
+            },
+            etcd_password: match self.etcd_password_file {
+                None => self.etcd_password.or(other.etcd_password),
+                Some(_) => self.etcd_password,
+            },
+            etcd_ca_file: self.etcd_ca_file.or(other.etcd_ca_file),
+            etcd_cert_file: self.etcd_cert_file.or(other.etcd_cert_file),
+            etcd_key_file: self.etcd_key_file.or(other.etcd_key_file),
+            etcd_plaintext: self.etcd_plaintext.or(other.etcd_plaintext),
             log_format: self.log_format.or(other.log_format),
             config: self.config,
             insecure: self.insecure.or(other.insecure),
@@ -198,7 +268,7 @@ impl ServeArgs {
         let store = parse_store(args.store.as_deref())?;
         let data_dir = args.data_dir.take().unwrap_or_else(|| match &store {
             StoreAt::Sled(path) => path.clone(),
-            StoreAt::Memory => DEFAULT_DIR.into(),
+            StoreAt::Memory | StoreAt::Etcd(_) => DEFAULT_DIR.into(),
         });
         let listen = parse_listen(args.listen.as_deref())?;
         let insecure = args.insecure.unwrap_or(false);
@@ -222,6 +292,10 @@ impl ServeArgs {
             None if exposed => Commands::Off,
             mode => mode.unwrap_or_default(),
         };
+        if let StoreAt::Etcd(at) = &store {
+            // Mistakes in the options are found before anything is tried.
+            at.config(&args)?;
+        }
         if args.slots == Some(0) {
             return Err(Failure::usage("--slots: at least 1"));
         }
@@ -242,14 +316,17 @@ fn parse_store(text: Option<&str>) -> Outcome<StoreAt> {
     };
     let fail = |message: &str| {
         Err(Failure::usage(format!("--store {text}: {message}"))
-            .hint("the stores are sled:PATH and memory:"))
+            .hint("the stores are sled:PATH, memory: and etcd://HOST:PORT,HOST:PORT/NAMESPACE"))
     };
     match text.split_once(':') {
         Some(("sled", "")) => fail("the path is missing"),
         Some(("sled", path)) => Ok(StoreAt::Sled(path.into())),
         Some(("memory", "")) => Ok(StoreAt::Memory),
         Some(("memory", _)) => fail("nothing stands behind memory:"),
-        Some(("etcd" | "etcds", _)) => fail("etcd is not in this version yet"),
+        Some((scheme @ ("etcd" | "etcds"), rest)) => match EtcdAt::parse(scheme, rest) {
+            Ok(at) => Ok(StoreAt::Etcd(at)),
+            Err(why) => fail(&why),
+        },
         Some((scheme, _)) => fail(&format!("there is no store named `{scheme}`")),
         None => fail("the kind of store is missing"),
     }
@@ -298,7 +375,6 @@ mod tests {
     #[test]
     fn stores_that_are_not_there_are_refused() {
         for (text, expected) in [
-            ("etcd://127.0.0.1:2379/x", "not in this version yet"),
             ("redis://x", "there is no store named `redis`"),
             ("/var/x", "the kind of store is missing"),
             ("sled:", "the path is missing"),

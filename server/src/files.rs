@@ -59,9 +59,39 @@ impl DataDir {
         Ok(Self(path.to_owned()))
     }
 
+    /// Keeps others away for as long as the answer lives, and this process.
+    pub(crate) fn lock(&self) -> Outcome<DirLock> {
+        let path = self.0.join("lock");
+        let fail = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("cannot lock {}: {error}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| fail(&e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirLock { _file: file }),
+            Err(fs::TryLockError::WouldBlock) => Err(Failure::usage(format!(
+                "{}: another punctual server is using this directory",
+                self.0.display()
+            ))
+            .hint("stop it, or choose another directory with --data-dir")),
+            Err(fs::TryLockError::Error(error)) => Err(fail(&error)),
+        }
+    }
+
     /// Where the database lies.
     pub(crate) fn database(&self) -> PathBuf {
         self.0.join("db")
+    }
+
+    /// Where results wait that the store has not taken.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.0.join("spool")
     }
 
     pub(crate) fn client_file(&self) -> PathBuf {
@@ -131,6 +161,12 @@ impl DataDir {
         }
         Ok(Some(path))
     }
+}
+
+/// A locked data directory.
+#[derive(Debug)]
+pub(crate) struct DirLock {
+    _file: fs::File,
 }
 
 impl TokenFile {

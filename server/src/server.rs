@@ -4,15 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual::backend::{BackendError, BackendInfo, CoordinationBackend};
+use punctual::backend::BackendError;
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::{ApplyReport, Control, ControlError};
-use punctual::env::{SharedEnv, TokioEnv};
+use punctual::env::TokioEnv;
 use punctual::handler::{CommandExecutor, Executors};
 use punctual::job::spec::JobSpec;
 use punctual::node::{Node, NodeConfig};
-use punctual_memory::MemoryBackend;
-use punctual_sled::{OpenError, SledBackend};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,8 +18,10 @@ use tokio::task::JoinHandle;
 use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
-use crate::config::{DEFAULT_PORT, DurabilityMode, ServeConfig, StoreAt};
-use crate::files::{ClientFile, DataDir};
+use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
+use crate::files::{ClientFile, DataDir, DirLock};
+use crate::spool::DirSpool;
+use crate::store::{self, Opened};
 use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
@@ -44,6 +44,8 @@ pub(crate) struct Server {
     node: JoinHandle<Result<(), BackendError>>,
     api: JoinHandle<std::io::Result<()>>,
     stop_api: oneshot::Sender<()>,
+    /// Held to the end: a node's name and spool are its own.
+    _lock: DirLock,
 }
 
 impl Server {
@@ -54,6 +56,8 @@ impl Server {
         any_port: bool,
     ) -> Outcome<Self> {
         let data = DataDir::open(&config.data_dir)?;
+        // The lock comes first: what follows writes into the directory.
+        let lock = data.lock()?;
         let env = TokioEnv::shared();
         let node_id = match &config.args.node_id {
             Some(id) => id.clone(),
@@ -61,8 +65,7 @@ impl Server {
         };
         let mut settings = settings(config, node_id.clone());
         settings.check().map_err(Failure::usage)?;
-        // The lock on the store comes first: what follows writes into the directory.
-        let (backend, store) = open_store(config, &data, &env)?;
+        let Opened { backend, info } = store::open(config, &data, &env).await?;
         let listener = listen(config.listen, any_port).await?;
         let address = listener
             .local_addr()
@@ -74,12 +77,16 @@ impl Server {
             NodeCommands::new(mode, config.data_dir.clone(), file)
                 .with_files(config.args.jobs.clone().unwrap_or_default()),
         );
-        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
-        let node = Node::new(backend, env, executors, settings).map_err(Failure::usage)?;
+        let spool = DirSpool::open(data.spool())?;
+        let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
+            .map_err(Failure::usage)?
+            .with_spool(Arc::new(spool));
+        let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (tokens, token, is_new) = data.tokens()?;
         let client = ClientFile {
             url: url.clone(),
@@ -89,7 +96,7 @@ impl Server {
         let api = Api {
             control: control.clone(),
             tokens: tokens.into(),
-            store: store.clone(),
+            store: Arc::clone(&info),
             commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -98,7 +105,7 @@ impl Server {
             control,
             url,
             node_id,
-            store,
+            store: info.version(),
             new_token: is_new.then_some(token),
             commands,
             data_dir: config.data_dir.clone(),
@@ -109,6 +116,7 @@ impl Server {
                 let _ = stopped.await;
             })),
             stop_api,
+            _lock: lock,
         })
     }
 
@@ -198,50 +206,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-type Opened = (Arc<dyn CoordinationBackend>, String);
-
-fn open_store(config: &ServeConfig, data: &DataDir, env: &SharedEnv) -> Outcome<Opened> {
-    match &config.store {
-        StoreAt::Memory => {
-            let backend = MemoryBackend::new(Arc::clone(env));
-            let version = backend.version();
-            Ok((Arc::new(backend), version))
-        }
-        StoreAt::Sled(path) => {
-            let database = if *path == config.data_dir {
-                data.database()
-            } else {
-                path.join("db")
-            };
-            let options = punctual_sled::Options {
-                durability: match config.args.durability.unwrap_or_default() {
-                    DurabilityMode::Flush => punctual_sled::Durability::Flush,
-                    DurabilityMode::Fsync => punctual_sled::Durability::Fsync,
-                },
-                ..punctual_sled::Options::default()
-            };
-            let opened = SledBackend::open(database, Arc::clone(env), options);
-            let backend = opened.map_err(|error| open_failure(config, &error))?;
-            let version = backend.version();
-            Ok((Arc::new(backend), version))
-        }
-    }
-}
-
-fn open_failure(config: &ServeConfig, error: &OpenError) -> Failure {
-    let failure = Failure::usage(format!("cannot open the store: {error}"));
-    match error {
-        OpenError::Damaged { .. } => {
-            let dir = config.data_dir.display();
-            failure.hint(format!(
-                "punctual store export --store sled:{dir} > dump.jsonl\n\
-                 punctual store import --store sled:NEWDIR < dump.jsonl"
-            ))
-        }
-        _ => failure,
-    }
-}
-
 async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
     let error = match TcpListener::bind(address).await {
         Ok(listener) => return Ok(listener),
@@ -270,6 +234,9 @@ fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
         node_id,
         ..NodeConfig::default()
     };
+    if let StoreAt::Etcd(at) = &config.store {
+        settings.namespace.clone_from(&at.namespace);
+    }
     if let Some(slots) = args.slots {
         settings.slots = slots;
     }

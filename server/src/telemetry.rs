@@ -23,6 +23,7 @@ pub(crate) fn start(format: LogFormat, level: Level) {
         .with_default(Level::WARN.min(level))
         .with_target("punctual", level)
         .with_target("punctual_server", level)
+        .with_target("punctual_etcd", level)
         .with_target("punctual_sled", level)
         .with_target("punctual_memory", level);
     let layer = fmt::layer().with_writer(io::stderr);

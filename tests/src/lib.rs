@@ -1,6 +1,6 @@
 //! What must hold of every store, node and interleaving.
 //!
-//! Nothing depends on this package. A check lives here when it is about the product as a whole or
+//! Nothing but tests depends on this package. A check lives here when it is about the product as a whole or
 //! about all stores alike; what only one crate knows is tested in that crate.
 #![allow(
     clippy::unwrap_used,
@@ -13,3 +13,4 @@ pub mod conformance;
 pub mod etcd;
 pub mod manual;
 pub mod sim;
+pub mod unsteady;

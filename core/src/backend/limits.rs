@@ -157,7 +157,8 @@ fn check_names(guard: &[Requirement], txns: &[Txn]) -> BackendResult<()> {
     Ok(())
 }
 
-fn requirements_of(txns: &[Txn]) -> impl Iterator<Item = &Requirement> {
+/// What the transactions require, inside choices too.
+pub(crate) fn requirements_of(txns: &[Txn]) -> impl Iterator<Item = &Requirement> {
     txns.iter().flat_map(|txn| {
         let inside = txn.ops.iter().flat_map(|op| match op {
             Op::Write(_) => &[][..],
@@ -167,7 +168,8 @@ fn requirements_of(txns: &[Txn]) -> impl Iterator<Item = &Requirement> {
     })
 }
 
-fn writes_of(txns: &[Txn]) -> impl Iterator<Item = &Write> {
+/// What the transactions may write.
+pub(crate) fn writes_of(txns: &[Txn]) -> impl Iterator<Item = &Write> {
     txns.iter()
         .flat_map(|txn| &txn.ops)
         .flat_map(|op| match op {

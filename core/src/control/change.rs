@@ -260,7 +260,7 @@ pub fn put(
             schedule,
         };
         let run = RunRecord {
-            run: format!("{id}@{}", compact(at_ms)),
+            run: run_of_change(id, heads.changes.seq + 1, at_ms),
             scheduled_ms: at_ms,
             ..pending(
                 &job,
@@ -272,12 +272,13 @@ pub fn put(
             )
         };
         let key = attempt_key(partition, &run);
-        // A definition of long ago may have fired at this very instant: then it is done, and the
+        // A definition of long ago may have decided this very instant: then it is done, and the
         // change is made all the same.
+        let ordinary = format!("{id}@{}", compact(at_ms));
         change.ops.push(Op::Choose {
             require: vec![
-                Requirement::Absent(keys.run(&key)),
-                Requirement::Absent(keys.done(&key)),
+                Requirement::Empty(keys.attempts_of(partition, id, &ordinary)),
+                Requirement::Empty(keys.done_attempts_of(partition, id, &ordinary)),
             ],
             then: vec![Write::put(keys.run(&key), encode(&run))],
             otherwise: vec![],
@@ -289,6 +290,14 @@ pub fn put(
         PutOutcome::Created
     };
     Ok((outcome, Some(change)))
+}
+
+/// `job~a-CHANGE@INSTANT`: the run that a change makes, outside the cursor, of an instant that has
+/// passed. The number of the change in the partition's log never repeats, so neither does the id:
+/// not when an older definition has fired at the same instant and its record is pruned, and not
+/// when the job is deleted and made again.
+fn run_of_change(id: &str, seq: u64, at_ms: i64) -> String {
+    format!("{id}~a-{seq:016x}@{}", compact(at_ms))
 }
 
 /// Whether the job's older definitions have this instant: then it is theirs, decided or about to

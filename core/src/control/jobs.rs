@@ -58,7 +58,7 @@ impl Control {
         for _ in 0..MAX_CONFLICTS {
             let heads = read::heads(&self.store, &self.keys, partition).await?;
             let current = read::current(&self.store, &self.keys, partition, id).await?;
-            let (outcome, change) = plan(&heads, &current, self.now_ms())?;
+            let (outcome, change) = plan(&heads, &current, self.change_ms()?)?;
             let Some(change) = change else {
                 return Ok(outcome);
             };

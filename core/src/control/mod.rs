@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
 use crate::bootstrap::read_meta;
-use crate::clock::{ClockState, FireClock};
+use crate::clock::{ClockState, FireClock, Hold};
 use crate::env::SharedEnv;
 use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
@@ -55,18 +55,34 @@ const MAX_CONFLICTS: u32 = 50;
 const CLOCK_SKEW_MS: u64 = 2_000;
 
 impl Control {
-    /// Operations on a namespace.
+    /// Operations on a namespace, by this machine's clock as it stands now. Beside a node use
+    /// [`Control::with_clock`]: the node knows better whether the clock is right.
     #[must_use]
     pub fn new(backend: Arc<dyn CoordinationBackend>, env: SharedEnv, namespace: &str) -> Self {
+        let clock = Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS));
+        Self::with_clock(backend, env, namespace, clock)
+    }
+
+    /// Operations on a namespace, by the clock of the node that runs beside
+    /// ([`Node::clock`](crate::node::Node::clock)). Nothing is changed while that clock is not
+    /// believed: an edit through a node whose clock is a year ahead must not take effect in a year.
+    #[must_use]
+    pub fn with_clock(
+        backend: Arc<dyn CoordinationBackend>,
+        env: SharedEnv,
+        namespace: &str,
+        clock: Arc<FireClock>,
+    ) -> Self {
         Self {
-            clock: Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS)),
+            clock,
             store: Store::new(backend, env, CALL_MS),
             keys: Keys::new(namespace),
         }
     }
 
+    /// For what people see.
     fn now_ms(&self) -> i64 {
-        self.clock.now_ms()
+        self.clock.record_ms()
     }
 
     async fn meta(&self) -> Result<crate::job::record::Meta, ControlError> {
@@ -81,17 +97,28 @@ impl Control {
         Ok(partition_of(job, self.meta().await?.partitions))
     }
 
+    /// The time of a change.
+    fn change_ms(&self) -> Result<i64, ControlError> {
+        let (now_ms, state) = self.clock.record();
+        match state {
+            // A step that must prove stable: the time is known all the same.
+            ClockState::Following
+            | ClockState::Held {
+                reason:
+                    Hold::Step {
+                        needs_person: false,
+                        ..
+                    },
+            } => Ok(now_ms),
+            ClockState::Held { reason } => Err(ControlError::Busy(format!(
+                "this node changes nothing: {reason}, or use another node"
+            ))),
+        }
+    }
+
     /// Sends a transaction until it is settled, or a person has waited long enough.
     async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
-        if let ClockState::Held {
-            step_ms,
-            needs_person: true,
-        } = self.clock.state()
-        {
-            return Err(ControlError::Busy(format!(
-                "the clock of this node stepped by {step_ms} ms; set it right and restart the node, or use another one"
-            )));
-        }
+        self.change_ms()?;
         Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
 }

@@ -9,7 +9,7 @@ use crate::job::run::{FailReason, RunEvent, RunState};
 use crate::job::spec::{Overlap, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
-use crate::worker::execute::Late;
+use crate::worker::report::Late;
 
 use super::objects::run_object;
 use super::types::{ControlError, PageOf, RunFilter, RunKind, RunObject};
@@ -65,7 +65,7 @@ impl Control {
                     "job `{id}` is disabled (`enabled: false` in its definition)"
                 )));
             }
-            let now_ms = self.now_ms();
+            let now_ms = self.change_ms()?;
             let generation = job.record.generation;
             let record = RunRecord {
                 run: run.clone(),
@@ -325,7 +325,7 @@ impl Control {
 
     fn end_pending(&self, attempt: &Attempt) -> Result<Txn, ControlError> {
         let end = End {
-            now_ms: self.now_ms(),
+            now_ms: self.change_ms()?,
             nonce: self.store.env().random_u64(),
             epoch: 0,
             execution: None,

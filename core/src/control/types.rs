@@ -217,6 +217,13 @@ pub struct NodeObject {
     pub since: String,
     /// Where its API listens, if it has one.
     pub address: Option<String>,
+    /// How many milliseconds its clock was ahead of the middle one of the other nodes when it wrote
+    /// that last, within a minute; none when it is alone.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
+    /// Why it does not trust its clock: it does not lead, takes no runs and changes nothing.
+    #[serde(default)]
+    pub clock_held: Option<String>,
 }
 
 /// Why an operation was not done. Each kind is something the caller acts on differently.

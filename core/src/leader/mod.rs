@@ -86,12 +86,12 @@ pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
     drop(keeper);
 }
 
-/// Completes when the wall clock has stepped. Nothing fires here until the step is believed, which
-/// may take a person: another node, whose clock is right, must lead.
+/// Completes when the clock is held. Nothing fires here until it is believed, which may take a
+/// person: another node, whose clock is right, must lead.
 async fn clock_steps(context: &LeaderContext) {
     loop {
-        if let ClockState::Held { step_ms, .. } = context.clock.state() {
-            tracing::warn!(step_ms, "the wall clock stepped; giving up the lead");
+        if let ClockState::Held { reason } = context.clock.state() {
+            tracing::warn!(%reason, "giving up the lead");
             return;
         }
         context.store.env().sleep(CLOCK_CHECK).await;

@@ -1,5 +1,6 @@
 //! Built once on the store's primitives, so that no store can get it differently.
 
+pub mod committer;
 pub mod election;
 pub mod retry;
 pub mod session;

@@ -11,21 +11,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::Either;
 
-use crate::backend::{BackendResult, Entry, Requirement, Txn, TxnOutcome};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::env::{BoxFuture, SharedEnv, race};
 use crate::handler::{CommandLine, Execution, Executors, RunContext};
 use crate::job::Definition;
-use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, decode, encode};
+use crate::job::finish::Attempt;
 use crate::job::run::{FailReason, Owner};
-use crate::job::spec::OnLost;
 use crate::recipe::session::Trust;
 
 use super::WorkerContext;
-
-/// How often a fenced run looks at its session.
-const FENCE_CHECK: Duration = Duration::from_millis(100);
+use super::report::report;
 
 /// An attempt that is RUNNING and ours.
 pub struct Running {
@@ -141,7 +136,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// How an execution ended, and whether it has.
-enum Ended {
+pub enum Ended {
     /// Nothing of it runs any more.
     Surely(Execution),
     /// It was given up: it may be running still, so nothing may be started beside it unless the job
@@ -199,100 +194,11 @@ async fn stop_cause(env: &SharedEnv, running: &Running) -> StopCause {
         if !spec.is_fenced() {
             return std::future::pending().await;
         }
-        while running.trust.holds() {
-            env.sleep(FENCE_CHECK).await;
-        }
+        running.trust.lapsed().await;
     };
     match race(running.token.cancelled(), race(timeout, fence)).await {
         Either::Left(cause) => cause,
         Either::Right(Either::Left(())) => StopCause::Timeout,
         Either::Right(Either::Right(())) => StopCause::Fenced,
     }
-}
-
-/// Makes the end durable, however long the store is away.
-async fn report(context: &WorkerContext, running: &Running, ended: &Ended) {
-    let spec = &running.definition.spec;
-    let (execution, spec) = match ended {
-        Ended::Surely(execution) => (execution, Some(spec)),
-        Ended::Perhaps(execution) => (execution, Some(spec).filter(|s| s.on_lost == OnLost::Retry)),
-    };
-    let env = context.store.env();
-    let nonce = env.random_u64();
-    let end = End {
-        now_ms: context.clock.now_ms(),
-        nonce,
-        epoch: context.epoch,
-        execution: Some(execution),
-        error: None,
-        spec,
-    };
-    let event = finish::finished(&running.owner, execution);
-    let attempt = &running.attempt;
-    let txn = match finish::end(&context.keys, attempt, &event, &end) {
-        Ok(txn) => txn,
-        Err(illegal) => {
-            tracing::error!(run = attempt.key.run, %illegal, "cannot report");
-            return;
-        }
-    };
-    let outcome = context.store.settle(&txn).await;
-    let run = &attempt.key.run;
-    match outcome {
-        Ok(TxnOutcome::Applied { .. }) => match &execution.failure {
-            None => tracing::debug!(run, attempt = attempt.key.attempt, "run succeeded"),
-            Some(failure) => tracing::warn!(
-                run,
-                attempt = attempt.key.attempt,
-                reason = failure.reason.as_str(),
-                error = failure.message,
-                "run failed"
-            ),
-        },
-        Ok(TxnOutcome::Conflict { seen }) => {
-            let done = seen.into_iter().nth(1).flatten();
-            if is_ours(done.as_ref(), nonce) {
-                return;
-            }
-            tracing::warn!(run, "the run was decided otherwise before its result came");
-            if let Err(error) = keep_late(context, attempt, execution, done.as_ref()).await {
-                tracing::error!(run, %error, "the late result is lost");
-            }
-        }
-        Err(error) => tracing::error!(run, %error, "the result is lost"),
-    }
-}
-
-/// Whether an earlier copy of our own write won.
-fn is_ours(done: Option<&Entry>, nonce: u64) -> bool {
-    done.and_then(|entry| decode::<RunRecord>(&entry.value).ok())
-        .is_some_and(|record| record.nonce == nonce)
-}
-
-/// No observed result vanishes: it stays beside the record that decided the run.
-async fn keep_late(
-    context: &WorkerContext,
-    attempt: &Attempt,
-    execution: &Execution,
-    done: Option<&Entry>,
-) -> BackendResult<()> {
-    let Some(done) = done else { return Ok(()) };
-    let text = match &execution.failure {
-        None => "SUCCESS".to_owned(),
-        Some(failure) => format!("FAILED {}: {}", failure.reason, failure.message),
-    };
-    let late = context.keys.late(&attempt.key);
-    let txn = Txn::new()
-        .require(Requirement::Absent(late.clone()))
-        .require(Requirement::Created(done.key.clone(), done.created))
-        .put(late, encode(&Late { result: text }));
-    // A late copy writes the same text again, or finds the record pruned and writes nothing.
-    context.store.settle(&txn).await.map(|_| ())
-}
-
-/// What a record under `late/` holds.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub struct Late {
-    /// The result, in words.
-    pub result: String,
 }

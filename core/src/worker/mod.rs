@@ -7,6 +7,7 @@
 
 pub mod execute;
 pub mod queue;
+pub mod report;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +23,14 @@ use crate::env::{TaskHandle, race};
 use crate::handler::{Execution, Executors};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, encode};
+use crate::job::record::{RunRecord, encode, is_pending};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
+use crate::recipe::committer::Committer;
 use crate::recipe::retry::Store;
 use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
+use crate::spool::Spool;
 
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use queue::Queue;
@@ -38,9 +41,15 @@ pub struct WorkerContext {
     pub store: Store,
     /// The namespace's keys.
     pub keys: Keys,
+    /// Tells the namespace from others.
+    pub cluster_id: String,
     /// The namespace's epoch.
     pub epoch: u8,
-    /// Time of records.
+    /// The way of results into the store.
+    pub committer: Committer,
+    /// Where results wait that the store does not take.
+    pub spool: Option<Arc<dyn Spool>>,
+    /// When a run is due, and the time of records.
     pub clock: Arc<FireClock>,
     /// Who we are.
     pub owner: Owner,
@@ -60,6 +69,8 @@ pub struct WorkerContext {
 const MAX_CLAIMS: usize = 50;
 /// Sleeping is a hint: the loop looks around at least so often.
 const TICK_MS: u64 = 500;
+/// The same while it may not claim, whatever is due.
+const UNABLE_TICK_MS: u64 = 50;
 /// Definitions kept at hand.
 const MAX_DEFINITIONS: usize = 10_000;
 
@@ -84,6 +95,8 @@ pub async fn work(
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
     let env = context.store.env().clone();
+    // What an earlier life did comes before anything new.
+    let _replay = report::replay(&context).await;
     let mut worker = Worker {
         queue: Queue::new(&context.queues, &executors),
         context,
@@ -95,9 +108,13 @@ pub async fn work(
         reconciled: None,
     };
     while !shutdown.is_cancelled() {
-        worker.step(&mut inbox).await;
+        let able = worker.step(&mut inbox).await;
         let now_ms = worker.context.clock.now_ms();
-        let wait_ms = worker.queue.wait_ms(now_ms).clamp(1, TICK_MS);
+        let wait_ms = if able {
+            worker.queue.wait_ms(now_ms).clamp(1, TICK_MS)
+        } else {
+            UNABLE_TICK_MS
+        };
         let wake = race(
             shutdown.cancelled(),
             env.sleep(Duration::from_millis(wait_ms)),
@@ -128,14 +145,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Takes everything that has arrived, then claims what there is room for.
-    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) {
+    /// Takes everything that has arrived, then claims what there is room for. Answers whether it may
+    /// claim at all now: what is due waits without it.
+    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) -> bool {
         while let Ok(input) = inbox.try_recv() {
             self.take(input).await;
         }
         let session = self.sessions.borrow().clone();
         let Some(session) = session.filter(|s| s.trust.holds()) else {
-            return;
+            return false;
         };
         if self.reconciled != Some(session.revision) {
             match self
@@ -153,15 +171,16 @@ impl Worker {
                 Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
             }
         }
-        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
-            // The leader would judge a new run's time limit by a clock that ours stands behind: it
-            // would end, and start again elsewhere, what still runs here.
-            tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
-            return;
+        if let ClockState::Held { reason } = self.context.clock.state() {
+            // The leader judges a new run's time limit by its own clock: with a limit from a wrong
+            // one it would end, and start again elsewhere, what still runs here.
+            tracing::debug!(%reason, "claiming nothing");
+            return false;
         }
         if let Err(error) = self.claim(&session).await {
             tracing::error!(%error, "cannot claim");
         }
+        true
     }
 
     async fn take(&mut self, input: Input) {
@@ -215,15 +234,16 @@ impl Worker {
     }
 
     fn offer(&mut self, entry: &Entry) {
-        match Attempt::read(&self.context.keys, entry) {
-            // Old news of what runs here already (a listing may be newer than the watch): claiming
-            // it again would replace, and so abort, the execution.
-            Some(attempt) if self.held.contains_key(&attempt.key) => {
-                self.queue.remove(&attempt.key);
-            }
-            Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
-            Some(attempt) => self.queue.remove(&attempt.key),
-            None => {}
+        let keys = &self.context.keys;
+        let Some(key) = keys.parse_attempt(&entry.key) else {
+            return;
+        };
+        // What runs here already is old news (a listing may be newer than the watch): claiming it
+        // again would replace, and so abort, the execution. Most other news is of what others took.
+        let news = !self.held.contains_key(&key) && is_pending(&entry.value);
+        match news.then(|| Attempt::read(keys, entry)).flatten() {
+            Some(attempt) => self.queue.offer(attempt),
+            None => self.queue.remove(&key),
         }
     }
 
@@ -261,7 +281,7 @@ impl Worker {
         session: &Session,
         wanted: Vec<Attempt>,
     ) -> BackendResult<Vec<Attempt>> {
-        let now_ms = self.context.clock.now_ms();
+        let now_ms = self.context.clock.record_ms();
         let mut txns = Vec::new();
         let mut records = Vec::new();
         for attempt in wanted {
@@ -296,7 +316,7 @@ impl Worker {
                     continue;
                 }
             };
-            let now_ms = self.context.clock.now_ms();
+            let now_ms = self.context.clock.record_ms();
             let end_ms =
                 definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + COMMAND_PATIENCE_MS;
             let start = finish::start(
@@ -444,7 +464,7 @@ impl Worker {
             return;
         }
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: None,
@@ -531,7 +551,7 @@ impl Worker {
         };
         let execution = Execution::failed(FailReason::NotStarted, "it was never started");
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: Some(&execution),

@@ -11,7 +11,7 @@ use super::{Api, Query, query};
 use crate::times::now_ms;
 
 pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>, Problem> {
-    Ok(Json(api.control.status(api.store.clone()).await?))
+    Ok(Json(api.control.status(api.store.version()).await?))
 }
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {

@@ -25,6 +25,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
+use punctual::backend::BackendInfo;
 use punctual::control::Control;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -50,8 +51,8 @@ pub(crate) struct Api {
     pub(crate) control: Control,
     /// Hashes of the tokens that open it. Empty: nobody comes in.
     pub(crate) tokens: Arc<[TokenHash]>,
-    /// Name and version of the store.
-    pub(crate) store: String,
+    /// What the store knows of itself.
+    pub(crate) store: Arc<dyn BackendInfo>,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
 }

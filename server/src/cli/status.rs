@@ -55,6 +55,14 @@ fn describe(output: &Output, status: &StatusObject) -> String {
         ]);
     }
     text.push_str(&table.render(true, false));
+    for node in &status.nodes {
+        if let Some(held) = &node.clock_held {
+            text.push_str(&format!(
+                "\n{} does not lead and takes no runs: {held}\n",
+                node.node
+            ));
+        }
+    }
     text
 }
 

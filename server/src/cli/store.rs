@@ -40,6 +40,8 @@ fn database(common: &Common, store: Option<String>) -> Outcome<PathBuf> {
     match args.resolve(None)?.store {
         StoreAt::Sled(path) => Ok(path.join("db")),
         StoreAt::Memory => Err(Failure::usage("--store memory: nothing of it is on disk")),
+        StoreAt::Etcd(_) => Err(Failure::usage("--store: this is for the embedded store")
+            .hint("the contents of an etcd are saved with `etcdctl snapshot save FILE`")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The program as its users meet it: arguments in; output, exit codes and files out.
 #![allow(clippy::unwrap_used, reason = "a test fails when it cannot go on")]
 
+mod cluster;
 mod data_dir;
 mod node;
 mod offline;

@@ -13,21 +13,16 @@ use crate::sim::ledger::Effect;
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let uids = uids(history);
-    let uid = |effect: &Effect| uids.get(&effect.token).copied().unwrap_or(0);
     let mut by_attempt: ByAttempt<'_> = BTreeMap::new();
-    let mut by_run: BTreeMap<(&str, u64), Vec<&Effect>> = BTreeMap::new();
+    let mut by_run: BTreeMap<&str, Vec<&Effect>> = BTreeMap::new();
     for effect in &history.observed.effects {
         by_attempt
-            .entry((effect.run.clone(), effect.attempt, uid(effect)))
+            .entry((effect.run.clone(), effect.attempt))
             .or_default()
             .push(effect);
-        by_run
-            .entry((&effect.run, uid(effect)))
-            .or_default()
-            .push(effect);
+        by_run.entry(&effect.run).or_default().push(effect);
     }
-    for ((run, attempt, _), starts) in by_attempt.iter().filter(|(_, starts)| starts.len() > 1) {
+    for ((run, attempt), starts) in by_attempt.iter().filter(|(_, starts)| starts.len() > 1) {
         let times: Vec<u64> = starts.iter().map(|e| e.start_ms).collect();
         violations.push(Violation::new(
             "at most one start an attempt",
@@ -57,27 +52,15 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     }
     violations.extend(ends(history, &by_attempt));
     violations.extend(unique_tokens(&history.observed.effects));
-    for ((run, _), effects) in by_run {
+    for (run, effects) in by_run {
         violations.extend(growing_tokens(run, &effects));
         violations.extend(together(history, run, &effects));
     }
     violations
 }
 
-/// Executions by run, attempt and the uid of the job: a job that is deleted and made again may
-/// have the same run once more, when it has an `at` that has passed.
-type ByAttempt<'a> = BTreeMap<(String, u32, u64), Vec<&'a Effect>>;
-
-/// The uid of the job behind each token.
-fn uids(history: &History<'_>) -> BTreeMap<u64, u64> {
-    history
-        .steps()
-        .filter(|(_, done, _)| !done)
-        .filter_map(|(_, _, step)| step.after.as_ref())
-        .filter(|after| after.record.state == RunState::Running)
-        .map(|after| (token(after), after.record.job_uid))
-        .collect()
-}
+/// Executions by run and attempt.
+type ByAttempt<'a> = BTreeMap<(String, u32), Vec<&'a Effect>>;
 
 /// Token and time of each RUNNING record.
 fn running(history: &History<'_>) -> BTreeMap<(String, u32), Vec<(u64, u64)>> {
@@ -101,7 +84,7 @@ fn ends(history: &History<'_>, by_attempt: &ByAttempt<'_>) -> Vec<Violation> {
             continue;
         };
         let AttemptKey { run, attempt, .. } = &step.key;
-        let effects = by_attempt.get(&(run.clone(), *attempt, after.record.job_uid));
+        let effects = by_attempt.get(&(run.clone(), *attempt));
         if after.record.failed == Some(FailReason::NotStarted) && effects.is_some() {
             violations.push(Violation::new(
                 "not_started means that nothing ran",

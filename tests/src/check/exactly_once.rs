@@ -161,6 +161,12 @@ fn judge(
         let mut inside = 0;
         if immediate(history, life, decided) {
             *at_once.entry(decided.at_ms).or_default() += 1;
+            if !decided.run.contains("~a-") {
+                violations.push(Violation::new(
+                    "a run outside the cursor has an id of its own",
+                    decided.run.clone(),
+                ));
+            }
             continue;
         }
         for (at, _) in expected.range(decided.from_ms..=decided.at_ms) {

@@ -36,7 +36,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         .collect();
     let leader = history
         .last
-        .get(&keys.leader())
+        .get(keys.leader().as_slice())
         .and_then(|(value, _)| decode::<LeaderRecord>(value).ok())
         .map(|record| record.owner);
     if leader

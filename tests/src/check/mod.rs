@@ -22,15 +22,20 @@ use crate::sim::world::Observed;
 /// Everything that is wrong with what was observed.
 #[must_use]
 pub fn check(observed: &Observed) -> Vec<Violation> {
-    let history = History::new(observed);
-    let mut violations = exactly_once::check(&history);
-    violations.extend(policy::check(&history));
-    violations.extend(changes::check(&history));
-    violations.extend(states::check(&history));
-    violations.extend(effects::check(&history));
-    violations.extend(authority::check(&history));
-    violations.extend(operators::check(&history));
-    violations.extend(liveness::check(&history));
+    check_history(&History::new(observed))
+}
+
+/// The same of a history that is decoded already.
+#[must_use]
+pub fn check_history(history: &History<'_>) -> Vec<Violation> {
+    let mut violations = exactly_once::check(history);
+    violations.extend(policy::check(history));
+    violations.extend(changes::check(history));
+    violations.extend(states::check(history));
+    violations.extend(effects::check(history));
+    violations.extend(authority::check(history));
+    violations.extend(operators::check(history));
+    violations.extend(liveness::check(history));
     violations
 }
 

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use punctual::control::RunKind;
 use punctual::job::record::JobRecord;
 
-use super::history::{Change, History, Stood, Violation};
+use super::history::{Change, Held, History, Stood, Violation};
 use crate::sim::operator::{Asked, Told};
 use crate::sim::schedule::Op;
 
 /// Each job's states: the revision from which on, and what stood.
-type States = BTreeMap<String, Vec<(u64, Option<Stood<JobRecord>>)>>;
+type States = BTreeMap<String, Vec<(u64, Held<JobRecord>)>>;
 
 /// Checks it.
 #[must_use]
@@ -53,7 +53,7 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
                     .iter()
                     .take_while(|(revision, _)| revision <= end),
             )
-            .any(|(revision, state)| wanted(state.as_ref(), *revision))
+            .any(|(revision, state)| wanted(state.as_deref(), *revision))
     };
     let defined = |spec: &punctual::job::spec::JobSpec| {
         // As it is stored.
@@ -142,7 +142,7 @@ fn effective(history: &History<'_>) -> Vec<Violation> {
                 ..
             } = change
             {
-                until.insert(*partition, after.window.until_ms);
+                until.insert(*partition, after.record.window.until_ms);
             }
         }
     }

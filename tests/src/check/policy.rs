@@ -87,8 +87,8 @@ fn reopened(history: &History<'_>) -> Vec<Violation> {
             before: Some(before),
             after: Some(after),
         } = change
-            && before.is_open()
-            && before.window != after.window
+            && before.record.is_open()
+            && before.record.window != after.record.window
         {
             violations.push(Violation::new(
                 "an open window is finished as it was opened",
@@ -114,9 +114,9 @@ fn windows(history: &History<'_>) -> BTreeMap<u16, Vec<Finished>> {
             };
             let (window, since) = opened
                 .remove(partition)
-                .filter(|(window, _)| *window == after.window)
-                .unwrap_or((after.window, revised.revision));
-            if after.is_open() {
+                .filter(|(window, _)| *window == after.record.window)
+                .unwrap_or((after.record.window, revised.revision));
+            if after.record.is_open() {
                 opened.insert(*partition, (window, since));
             } else {
                 all.entry(*partition).or_default().push(Finished {
@@ -234,7 +234,7 @@ fn policy(window: Window, stretches: &[Stretch<'_>]) -> BTreeMap<i64, Fate> {
     let newest = active()
         .filter(|(_, s)| missed(s) && s.instants.iter().any(|i| fires(&i)))
         .map(|(index, _)| index)
-        .last();
+        .next_back();
     let mut fates = BTreeMap::new();
     for (index, stretch) in stretches.iter().enumerate() {
         let spec = stretch.spec;

@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use punctual::job::run::RunState::{self, Failed, Locked, Pending, Running, Skipped, Success};
+use punctual::job::record::RunRecord;
+use punctual::job::run::RunState::{Failed, Locked, Pending, Running, Skipped, Success};
 use punctual::keys::AttemptKey;
 
-use super::history::{Change, History, Revised, Step, Violation};
+use super::history::{Change, Held, History, Revised, Step, Violation};
 
 /// Checks it.
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // With the uid: the id of a job that was deleted may be used again.
-    let mut made: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
-    let mut ended: BTreeSet<(AttemptKey, u64)> = BTreeSet::new();
+    // Not even when a job is deleted and made again does the id of a run come back.
+    let mut made: BTreeSet<&AttemptKey> = BTreeSet::new();
+    let mut ended: BTreeSet<&AttemptKey> = BTreeSet::new();
     for revised in &history.revisions {
         for change in &revised.changes {
             match change {
@@ -24,7 +25,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     after,
                 } if after
                     .as_ref()
-                    .is_none_or(|after| after.position <= before.position) =>
+                    .is_none_or(|after| after.record.position <= before.record.position) =>
                 {
                     violations.push(Violation::new(
                         "the cursor goes forward",
@@ -35,7 +36,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     ));
                 }
                 Change::Run(step) => {
-                    if step.before.is_none() && !made.insert(identity(step)) {
+                    if step.before.is_none() && !made.insert(&step.key) {
                         violations.push(Violation::new(
                             "an attempt is created once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -50,7 +51,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                             format!("{:?} at revision {}", step.key, revised.revision),
                         ));
                     }
-                    if step.before.is_none() && !ended.insert(identity(step)) {
+                    if step.before.is_none() && !ended.insert(&step.key) {
                         violations.push(Violation::new(
                             "an attempt ends once",
                             format!("{:?} again at revision {}", step.key, revised.revision),
@@ -78,17 +79,6 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
-fn identity(step: &Step) -> (AttemptKey, u64) {
-    let uid = step.after.as_ref().map_or(0, |after| {
-        if after.record.job_uid == 0 {
-            after.created
-        } else {
-            after.record.job_uid
-        }
-    });
-    (step.key.clone(), uid)
-}
-
 fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
     let wrong = |why: String| {
         Some(Violation::new(
@@ -96,11 +86,7 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
             format!("{:?} at revision {}: {why}", step.key, revised.revision),
         ))
     };
-    let state = |record: &Option<super::history::Stood<_>>| -> Option<RunState> {
-        record.as_ref().map(
-            |stood: &super::history::Stood<punctual::job::record::RunRecord>| stood.record.state,
-        )
-    };
+    let state = |held: &Held<RunRecord>| held.as_ref().map(|stood| stood.record.state);
     let done = revised.changes.iter().find_map(|change| match change {
         Change::Done(done) if done.key == step.key => done.after.as_ref().map(|a| &a.record),
         _ => None,
@@ -124,9 +110,7 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
         }
         (Some(Pending), Some(Locked)) | (Some(Locked), Some(Pending)) => None,
         (Some(Locked), Some(Running)) => {
-            let owner = |stood: &Option<
-                super::history::Stood<punctual::job::record::RunRecord>,
-            >| { stood.as_ref().and_then(|s| s.record.owner.clone()) };
+            let owner = |held: &Held<RunRecord>| held.as_ref()?.record.owner.clone();
             if owner(&step.before) == owner(&step.after) {
                 None
             } else {

@@ -37,10 +37,10 @@ pub struct Asked {
 pub struct Desk(Arc<Mutex<Vec<Asked>>>);
 
 impl Desk {
-    /// What is in it.
+    /// Takes what is in it, at the end.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
-        self.0.lock().unwrap().clone()
+    pub fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.0.lock().unwrap())
     }
 
     /// Does one operation, and writes down the answer.

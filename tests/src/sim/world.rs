@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual::backend::BackendError;
 use punctual::cancel::{CancelToken, Canceller};
+use punctual::clock::FireClock;
 use punctual::control::Control;
 use punctual::env::{BoxFuture, SharedEnv};
 use punctual::handler::Executors;
@@ -20,11 +21,14 @@ use punctual_memory::MemoryBackend;
 use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
+use super::fingerprint::fingerprint;
+use super::late_writes::LateWrites;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
 use super::rng::Rng;
 use super::schedule::{Fault, Op, Plan};
+use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
 use super::wire::{Counts, Wire};
 use super::wire_watch::SeenHeads;
@@ -81,7 +85,16 @@ struct Slot {
     stop: Option<Canceller>,
     leaving: bool,
     control: Arc<Control>,
+    spool: Arc<MemorySpool>,
     lives: u64,
+}
+
+/// A node that is about to live.
+struct Born {
+    owner: Owner,
+    /// The clock that its operators believe.
+    believed: Arc<FireClock>,
+    life: LifeOfNode,
 }
 
 enum Event {
@@ -99,6 +112,7 @@ struct World<'a> {
     store: MemoryBackend,
     tap: Tap,
     counts: Counts,
+    late: LateWrites,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -133,6 +147,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         executor,
         store,
         counts: Counts::default(),
+        late: LateWrites::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -171,7 +186,10 @@ impl World<'_> {
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
-            let control = self.control(index, WORLD, &clock, &link, 0);
+            // A node that has never been there changes nothing.
+            let env = self.env(WORLD, &clock, &self.root);
+            let believed = Arc::new(FireClock::unconfirmed(env, 2_000));
+            let control = self.control(index, WORLD, &clock, &link, 0, believed);
             self.slots.push(Slot {
                 clock,
                 link,
@@ -179,6 +197,7 @@ impl World<'_> {
                 stop: None,
                 leaving: false,
                 control,
+                spool: Arc::default(),
                 lives: 0,
             });
             self.at(node.start_ms, Event::Start(index));
@@ -234,6 +253,7 @@ impl World<'_> {
             counts: self.counts.clone(),
             ablation: self.plan.ablation,
             seen: SeenHeads::default(),
+            late: self.late.clone(),
         })
     }
 
@@ -244,18 +264,20 @@ impl World<'_> {
         clock: &Arc<NodeClock>,
         link: &Arc<Link>,
         life: u64,
+        believed: Arc<FireClock>,
     ) -> Arc<Control> {
         let branch = self
             .root
             .branch("control", index as u64)
             .branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
-        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+        let env = self.env(proc, clock, &branch);
+        let wire = self.wire(proc, link, &branch);
+        Arc::new(Control::with_clock(wire, env, NAMESPACE, believed))
+    }
+
+    fn env(&self, proc: Proc, clock: &Arc<NodeClock>, branch: &Rng) -> SharedEnv {
+        let rng = branch.branch("env", 0);
+        SimEnv::shared(self.executor.clone(), proc, clock.clone(), rng)
     }
 
     fn start(&mut self, index: usize) {
@@ -268,12 +290,7 @@ impl World<'_> {
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
+        let env = self.env(proc, &clock, &branch);
         let work = Arc::new(Work {
             executor: self.executor.clone(),
             proc,
@@ -281,7 +298,11 @@ impl World<'_> {
         });
         let wire = self.wire(proc, &link, &branch);
         let (stop, token) = Canceller::new();
-        let (owner, life_task) = if self.plan.naive {
+        let Born {
+            owner,
+            believed,
+            life: life_task,
+        } = if self.plan.naive {
             self.naive_node(index, wire, env, work, token.clone())
         } else {
             self.node(index, wire, env, work, token.clone())
@@ -310,7 +331,7 @@ impl World<'_> {
                 }
             }),
         );
-        let control = self.control(index, proc, &clock, &link, life);
+        let control = self.control(index, proc, &clock, &link, life, believed);
         let slot = &mut self.slots[index];
         slot.proc = Some(proc);
         slot.stop = Some(stop);
@@ -326,7 +347,7 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
         let times = &self.plan.times;
@@ -346,8 +367,14 @@ impl World<'_> {
             Some(ablation) => ablation.config(index, config),
             None => config,
         };
-        let node = Node::new(wire, env, executors, config).expect("a valid configuration");
-        (node.owner().clone(), Box::pin(node.run(stop)))
+        let node = Node::new(wire, env, executors, config)
+            .expect("a valid configuration")
+            .with_spool(self.slots[index].spool.clone());
+        Born {
+            owner: node.owner().clone(),
+            believed: node.clock(),
+            life: Box::pin(node.run(stop)),
+        }
     }
 
     fn naive_node(
@@ -357,7 +384,8 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
+        let believed = Arc::new(FireClock::new(env.clone(), 2_000));
         let owner = Owner {
             node: format!("n{index}"),
             incarnation: format!("{:016x}", env.random_u64()),
@@ -373,7 +401,11 @@ impl World<'_> {
             node.run(stop).await;
             Ok(())
         };
-        (owner, Box::pin(life))
+        Born {
+            owner,
+            believed,
+            life: Box::pin(life),
+        }
     }
 
     /// A machine that starts asks a time server first. What a node does that starts with a wrong
@@ -438,27 +470,18 @@ impl World<'_> {
     }
 
     fn observed(self) -> Observed {
-        let log = self.tap.log();
-        let effects = self.ledger.effects();
-        let asked = self.desk.asked();
-        let text = format!("{log:?}{effects:?}{asked:?}");
-        let values = log.iter().flat_map(|l| &l.events).flat_map(|e| match e {
-            punctual::backend::Event::Put(entry) => entry.value.clone(),
-            punctual::backend::Event::Delete { .. } => vec![],
-        });
-        let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
-        let lives = self.lives.lock().unwrap().clone();
-        let counts = self.counts.lock().unwrap().clone();
-        self.executor.clear();
-        Observed {
+        let mut observed = Observed {
             plan: self.plan.clone(),
-            fingerprint: punctual::keys::fnv1a(&bytes),
-            log,
-            effects,
-            asked,
-            lives,
-            counts,
+            log: self.tap.take(),
+            effects: self.ledger.take(),
+            asked: self.desk.take(),
+            lives: std::mem::take(&mut self.lives.lock().unwrap()),
+            counts: std::mem::take(&mut self.counts.lock().unwrap()),
+            fingerprint: 0,
             polls: self.executor.polls(),
-        }
+        };
+        self.executor.clear();
+        observed.fingerprint = fingerprint(&observed);
+        observed
     }
 }

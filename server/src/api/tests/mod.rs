@@ -43,7 +43,8 @@ struct Fixture {
 
 async fn start() -> Fixture {
     let env = TokioEnv::shared();
-    let backend: Arc<dyn CoordinationBackend> = Arc::new(MemoryBackend::new(Arc::clone(&env)));
+    let store = Arc::new(MemoryBackend::new(Arc::clone(&env)));
+    let backend: Arc<dyn CoordinationBackend> = store.clone();
     let config = NodeConfig::default();
     let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &config.namespace);
     let mut executors = Executors::default();
@@ -65,7 +66,7 @@ async fn start() -> Fixture {
     let api = Api {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
-        store: "memory".into(),
+        store,
         commands: Arc::new(none),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

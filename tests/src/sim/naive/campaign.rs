@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::count::{Count, count};
 use crate::sim::campaign::Options;
+use crate::sim::coverage;
 use crate::sim::world::simulate;
 
 /// What came of it.
@@ -43,7 +44,7 @@ impl NaiveCampaign {
             campaign.total.misses += found.misses;
             campaign.total.duplicates += found.duplicates;
             campaign.executions += observed.effects.len() as u64;
-            campaign.faults += observed.counts.values().sum::<u64>();
+            campaign.faults += coverage::faults(&observed).values().sum::<u64>();
             campaign.simulated_ms += plan.end_ms;
         }
         campaign.wall_s = begun.elapsed().as_secs_f64();

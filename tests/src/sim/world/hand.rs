@@ -10,6 +10,7 @@ use punctual::job::run::Owner;
 use punctual::keys::Keys;
 
 use super::{Event, Life, NAMESPACE, Slot, World};
+use crate::sim::coverage;
 use crate::sim::executor::Proc;
 use crate::sim::schedule::Fault;
 
@@ -82,10 +83,13 @@ impl World<'_> {
             Fault::Step { node, ms } => {
                 self.count("clock step");
                 let offset = self.plan.nodes[node].offset_ms + ms;
-                self.slots[node]
+                let before = self.slots[node]
                     .clock
                     .offset_ms
-                    .store(offset, Ordering::SeqCst);
+                    .swap(offset, Ordering::SeqCst);
+                if self.slots[node].proc.is_some() && coverage::is_not_believed(offset - before) {
+                    self.count("clock step, not believed");
+                }
             }
             Fault::Compact { keep } => {
                 self.count("compaction");
