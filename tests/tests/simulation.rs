@@ -92,7 +92,7 @@ fn without_the_term_a_deposed_leader_writes() {
 
 #[test]
 fn without_the_cursor_instants_are_decided_twice() {
-    caught("default", Ablation::Cursor, 10, &["no duplicate"]);
+    caught("classic", Ablation::Cursor, 10, &["no duplicate"]);
 }
 
 #[test]
