@@ -261,7 +261,7 @@ impl Ablation {
                 ..config
             },
             // Each is allowed by itself; that all nodes agree is what is taken away.
-            Self::LostGrace if index % 2 == 0 => NodeConfig {
+            Self::LostGrace if index.is_multiple_of(2) => NodeConfig {
                 session_ttl_ms: 2_000,
                 kill_grace_ms: 0,
                 lost_grace_ms: 2_000,

@@ -298,7 +298,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
                 .map(|other| (at, link(other, at, length, Trouble::Cut(Cut::Both))))
                 .collect();
             // While they catch up, leaders fall one after another.
-            all.extend((1..4).map(|n| (back + n * rng.range(100, 1_500), Fault::RevokeLeader)));
+            all.extend((1..6).map(|n| (back + n * rng.range(100, 3_000), Fault::RevokeLeader)));
             all
         }
         "clock-minutes-ahead" => vec![

@@ -18,7 +18,10 @@ use super::world::NAMESPACE;
 
 /// Sequence and revision of the head of each log of changes that a process was told of last.
 #[derive(Clone, Default)]
-pub struct SeenHeads(Arc<Mutex<BTreeMap<Vec<u8>, (u64, u64)>>>);
+pub struct SeenHeads(Arc<Mutex<Heads>>);
+
+/// By key.
+type Heads = BTreeMap<Vec<u8>, (u64, u64)>;
 
 impl SeenHeads {
     /// The process has read these.
@@ -205,6 +208,9 @@ impl Watch for WireWatch {
                 }
             };
             if let Either::Left(changes) = race(self.inner.next(), sleep).await {
+                if matches!(changes, Err(BackendError::Compacted { .. })) {
+                    self.count("compacted");
+                }
                 let delay = self.rng.range(1, 6);
                 self.under_way = Some((self.executor.now_ms() + delay, changes?));
             }

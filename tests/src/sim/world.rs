@@ -22,6 +22,7 @@ use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
 use super::fingerprint::fingerprint;
+use super::late_writes::LateWrites;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
@@ -116,6 +117,7 @@ struct World<'a> {
     tap: Tap,
     counts: Counts,
     claim_conflicts: Arc<AtomicU64>,
+    late: LateWrites,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -151,6 +153,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         store,
         counts: Counts::default(),
         claim_conflicts: Arc::default(),
+        late: LateWrites::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -268,6 +271,7 @@ impl World<'_> {
             claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
             seen: SeenHeads::default(),
+            late: self.late.clone(),
         })
     }
 
@@ -430,6 +434,10 @@ impl World<'_> {
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
             self.set_clock(index, 0);
         }
+    }
+
+    fn offset_ms(&self, index: usize) -> i64 {
+        self.slots[index].clock.offset_ms.load(Ordering::SeqCst)
     }
 
     /// Sets a clock so far ahead of where it was at the start.
