@@ -127,7 +127,7 @@ fn month_and_date(day: i64) -> (i64, i64) {
 }
 
 /// `2026-03-01T00:00:00.000Z` as Unix seconds.
-fn rfc3339(text: &str) -> Option<i64> {
+pub(crate) fn rfc3339(text: &str) -> Option<i64> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, date) = (number(0..4)?, number(5..7)?, number(8..10)?);
     let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);

@@ -55,6 +55,9 @@ pub struct Life {
 pub struct Observed {
     /// What was run.
     pub plan: Plan,
+    /// The log was heard by a watch on a real store: who wrote is not known, and times are those
+    /// at which it was heard.
+    pub by_watch: bool,
     /// The store's log.
     pub log: Vec<Logged>,
     /// What the code did.
@@ -445,6 +448,7 @@ impl World<'_> {
         self.executor.clear();
         Observed {
             plan: self.plan.clone(),
+            by_watch: false,
             fingerprint: punctual::keys::fnv1a(&bytes),
             log,
             effects,
