@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A shell starts the process, says its number, and says how it ended. It kills it when the pipe
@@ -56,7 +57,7 @@ pub struct Leashed {
     shell: Child,
     leash: Option<ChildStdin>,
     /// The exit status, as the shell tells it.
-    end: Receiver<i32>,
+    end: Mutex<Receiver<i32>>,
 }
 
 impl Leashed {
@@ -101,7 +102,7 @@ impl Leashed {
             pid: pid.try_into().unwrap(),
             shell,
             leash,
-            end,
+            end: Mutex::new(end),
         }
     }
 
@@ -127,7 +128,8 @@ impl Leashed {
     /// `patience`.
     #[must_use]
     pub fn ended(&self, patience: Duration) -> Option<i32> {
-        match self.end.recv_timeout(patience) {
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        match end.recv_timeout(patience) {
             Ok(code) => Some(code),
             Err(RecvTimeoutError::Timeout) => None,
             // The shell itself was killed; then so was the process.

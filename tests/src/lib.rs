@@ -14,6 +14,7 @@ pub mod conformance;
 pub mod etcd;
 pub mod leash;
 pub mod manual;
+pub mod meddler;
 pub mod proxy;
 pub mod sim;
 pub mod unsteady;

@@ -2,6 +2,7 @@
 //! can be cut, and two witnesses: the store's whole history, and a ledger that the executed
 //! commands write themselves. What they saw goes to the same checkers as the simulation's.
 
+pub mod inside;
 pub mod jobs;
 pub mod ledger;
 pub mod node;
@@ -244,6 +245,13 @@ impl Cluster {
         });
     }
 
+    /// How a node's jobs differ from what was applied last.
+    #[must_use]
+    pub fn differences(&self, node: usize) -> std::process::Output {
+        let file = self.place.path().join("jobs.yaml");
+        self.nodes[node].ask(&["diff", "-f", file.to_str().unwrap()])
+    }
+
     /// Undoes every fault, takes all further instants away, and waits until what was due is
     /// decided and has ended. What was witnessed until then.
     ///
@@ -281,8 +289,13 @@ impl Cluster {
     }
 
     fn observe(&self, log: Vec<crate::sim::tap::Logged>) -> Observed {
+        let lives: Vec<observed::NodeLives> = self
+            .nodes
+            .iter()
+            .map(|node| (node.name.clone(), node.lives.clone()))
+            .collect();
         observed::observe(
-            &self.nodes,
+            &lives,
             log,
             &ledger::read(&self.ledger()),
             self.tap.epoch_ms(),

@@ -8,7 +8,7 @@ use punctual::job::run::{Owner, RunState};
 use punctual::keys::Keys;
 
 use super::ledger::Execution;
-use super::node::{NodeProcess, ProcessLife};
+use super::node::ProcessLife;
 use crate::check::exactly_once::LATE_MS;
 use crate::sim::executor::Proc;
 use crate::sim::ledger::Effect;
@@ -16,10 +16,13 @@ use crate::sim::schedule::Plan;
 use crate::sim::tap::Logged;
 use crate::sim::world::{Life, NAMESPACE, Observed};
 
+/// A node's id, and its lives in order.
+pub type NodeLives = (String, Vec<ProcessLife>);
+
 /// Puts together what was witnessed. Whatever was due at `now_ms` must be decided.
 #[must_use]
 pub fn observe(
-    nodes: &[NodeProcess],
+    nodes: &[NodeLives],
     log: Vec<Logged>,
     executions: &[Execution],
     epoch_ms: i64,
@@ -72,13 +75,13 @@ fn registrations(log: &[Logged]) -> Vec<(Owner, i64)> {
     all
 }
 
-fn lives(nodes: &[NodeProcess], log: &[Logged], epoch_ms: i64) -> BTreeMap<Proc, Life> {
+fn lives(nodes: &[NodeLives], log: &[Logged], epoch_ms: i64) -> BTreeMap<Proc, Life> {
     let since = |ms: i64| u64::try_from(ms - epoch_ms).unwrap_or(0);
     let registrations = registrations(log);
     let mut all = BTreeMap::new();
     let mut proc = 0;
-    for (index, node) in nodes.iter().enumerate() {
-        for life in &node.lives {
+    for (index, (name, lives)) in nodes.iter().enumerate() {
+        for life in lives {
             proc += 1;
             let ProcessLife {
                 from_ms,
@@ -87,14 +90,14 @@ fn lives(nodes: &[NodeProcess], log: &[Logged], epoch_ms: i64) -> BTreeMap<Proc,
                 gave_up,
             } = life;
             let ours = registrations.iter().find(|(owner, at_ms)| {
-                owner.node == node.name
+                owner.node == *name
                     && from_ms <= at_ms
                     && until_ms.is_none_or(|until_ms| *at_ms <= until_ms)
             });
             // One that never registered owned nothing.
             let owner = ours.map_or_else(
                 || Owner {
-                    node: node.name.clone(),
+                    node: name.clone(),
                     incarnation: format!("unregistered-{proc}"),
                 },
                 |(owner, _)| owner.clone(),
