@@ -1,6 +1,7 @@
 //! Real processes that end with the test, however the test ends.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -76,6 +77,8 @@ impl Leashed {
             .args(command.get_args())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // A signal for our group (Ctrl-C, a time limit) must not end it before it has done its work.
+            .process_group(0)
             // It tells of every process that it kills.
             .stderr(Stdio::null());
         for (name, value) in command.get_envs() {

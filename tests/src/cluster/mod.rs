@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod node;
 pub mod observed;
 pub mod report;
+pub mod soak;
 pub mod tap;
 
 use std::path::{Path, PathBuf};

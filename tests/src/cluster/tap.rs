@@ -16,7 +16,7 @@ use punctual::job::run::Owner;
 use punctual::keys::Keys;
 use punctual_etcd::{EtcdBackend, EtcdConfig};
 
-use super::unix_ms;
+use super::{PATIENCE, unix_ms};
 use crate::sim::tap::Logged;
 use crate::sim::world::NAMESPACE;
 
@@ -176,13 +176,21 @@ impl Tap {
         ended.expect("the lease is there");
     }
 
-    /// Deletes a key by hand.
+    /// Deletes a key by hand; twice, if the first answer is lost.
     ///
     /// # Panics
     /// When the store does not do it.
     pub fn delete(&self, key: &[u8]) {
         let txn = Txn::new().delete(key);
-        let deleted = self.by_hand(async move |store| store.commit(&txn).await);
+        let deleted = self.by_hand(async move |store| {
+            let start = Instant::now();
+            loop {
+                match store.commit(&txn).await {
+                    Err(error) if error.is_transient() && start.elapsed() < PATIENCE => {}
+                    definite => return definite,
+                }
+            }
+        });
         assert!(
             matches!(deleted, Ok(TxnOutcome::Applied { .. })),
             "{deleted:?}"
@@ -191,7 +199,13 @@ impl Tap {
 
     fn by_hand<T>(&self, act: impl AsyncFnOnce(EtcdBackend) -> T) -> T {
         runtime().block_on(async {
-            let store = connect(&self.endpoints).await.expect("etcd answers");
+            let start = Instant::now();
+            let store = loop {
+                if let Some(store) = connect(&self.endpoints).await {
+                    break store;
+                }
+                assert!(start.elapsed() < PATIENCE, "etcd does not answer");
+            };
             act(store).await
         })
     }

@@ -135,17 +135,15 @@ impl EtcdCluster {
 
     /// Hands the lead to another member; the one that leads then.
     ///
-    /// # Panics
-    /// When nobody takes it.
-    pub fn move_leader(&self) -> usize {
+    /// # Errors
+    /// When nobody takes it, because the other one has only just come back, for example.
+    pub fn move_leader(&self) -> Result<usize, String> {
         let from = self.leader();
         let to = (from + 1) % self.members.len();
-        let (target, _) = self.members[to].ids().expect("the other one serves");
+        let (target, _) = self.members[to].ids().ok_or("the other does not serve")?;
         let asked = json!({ "targetID": target });
-        self.members[from]
-            .tell("/v3/maintenance/transfer-leadership", &asked)
-            .unwrap();
-        self.leader()
+        self.members[from].tell("/v3/maintenance/transfer-leadership", &asked)?;
+        Ok(self.leader())
     }
 
     /// A request to the gateway of the first member that runs, and the JSON of its answer.

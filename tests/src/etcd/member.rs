@@ -71,7 +71,15 @@ impl Member {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        self.process.as_ref().expect("it is running").signal(signal);
+        let process = self.process.as_ref().expect("it is running");
+        if let Some(status) = process.ended(Duration::ZERO) {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let from = lines.len().saturating_sub(20);
+            let end = lines[from..].join("\n");
+            panic!("{} ended with {status}:\n{end}", self.name);
+        }
+        process.signal(signal);
     }
 
     /// Waits until it serves, and knows the cluster that it is meant to be in.

@@ -88,7 +88,7 @@ async fn l04_a_lease_outlives_three_leaders_of_etcd() {
     };
     for _ in 0..3 {
         let before = etcd.leader();
-        let after = tokio::task::block_in_place(|| etcd.move_leader());
+        let after = tokio::task::block_in_place(|| etcd.move_leader()).unwrap();
         assert_ne!(before, after);
         tokio::time::sleep(Duration::from_secs(3)).await;
         let stands = standing(&store, "node").await.expect("it is kept alive");

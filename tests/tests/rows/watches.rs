@@ -180,7 +180,7 @@ async fn w06_a_view_survives_its_connections() {
     assert_eq!(known.into_values().collect::<Vec<_>>(), stands);
 }
 
-/// W07, W04: an idle watch stays open, for longer than all its timers, and hears the next change
+/// W07: an idle watch stays open, for longer than all its timers, and hears the next change
 /// at once.
 #[tokio::test]
 async fn w07_an_idle_watch_hears_the_next_change() {
