@@ -40,6 +40,7 @@ mod watch;
 pub use config::Tls;
 pub use config::{Credentials, EtcdConfig};
 pub use error::ConnectError;
+pub use version::upgrade_of;
 
 use std::sync::Arc;
 
@@ -83,6 +84,21 @@ impl EtcdBackend {
     #[must_use]
     pub fn cluster_id(&self) -> u64 {
         self.store.cluster()
+    }
+
+    /// The version of the member that was reached first, as `3.5.30`.
+    #[must_use]
+    pub fn server_version(&self) -> &str {
+        self.store.version()
+    }
+
+    /// What the member that we talk to complains of: alarms (a full database among them), a
+    /// missing leader. Empty when all is well.
+    ///
+    /// # Errors
+    /// [`Unavailable`](punctual::backend::BackendError::Unavailable) when it does not answer.
+    pub async fn complaints(&self) -> BackendResult<Vec<String>> {
+        self.store.complaints().await
     }
 
     /// Forgets the history before `revision`, which stays readable. Concerns everybody who uses

@@ -304,6 +304,16 @@ impl Store {
         }
     }
 
+    /// What a member says is wrong with it or the cluster.
+    pub(crate) async fn complaints(&self) -> BackendResult<Vec<String>> {
+        let status = self
+            .call(Call::Read, |lines| async move {
+                lines.maintenance.clone().status().await
+            })
+            .await?;
+        Ok(status.errors().to_vec())
+    }
+
     /// Bytes of the database, and its quota where this etcd tells it (3.6 does).
     pub(crate) async fn size(&self) -> BackendResult<(u64, Option<u64>)> {
         let status = self

@@ -57,6 +57,16 @@ impl Version {
     }
 }
 
+/// The release to upgrade to from `version`, where that one has a known fault.
+#[must_use]
+pub fn upgrade_of(version: &str) -> Option<String> {
+    match Version::parse(version)?.advice() {
+        Advice::Fine => None,
+        Advice::Outdated(mended) => Some(mended.to_string()),
+        Advice::Corrupts => Some("3.5.30".into()),
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
@@ -89,6 +99,14 @@ mod tests {
         }
         for fine in ["3.4.44", "3.5.30", "3.6.11", "3.7.0", "4.0.0"] {
             assert_eq!(advice(fine), Advice::Fine, "{fine}");
+        }
+    }
+
+    #[test]
+    fn the_release_to_upgrade_to_has_no_known_fault() {
+        for old in ["3.3.27", "3.4.23", "3.5.1", "3.5.9", "3.6.0"] {
+            let mended = upgrade_of(old).unwrap();
+            assert_eq!(upgrade_of(&mended), None, "{old}");
         }
     }
 

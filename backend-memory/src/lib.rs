@@ -26,7 +26,7 @@ use punctual::backend::{
 };
 use punctual::env::{SharedEnv, TaskHandle};
 use punctual::model::{Model, Retention, Step};
-use tokio::sync::{Notify, watch as newest};
+use tokio::sync::Notify;
 
 /// A store in memory. Clones are handles on the same store.
 #[derive(Clone)]
@@ -37,8 +37,7 @@ pub struct MemoryBackend {
 struct Shared {
     env: SharedEnv,
     model: Mutex<Model>,
-    /// The newest revision; watchers wait for it to move.
-    revision: newest::Sender<Revision>,
+    watches: watch::Watches,
     /// Wakes the reaper: a lease ends earlier than it knew.
     earlier: Arc<Notify>,
     reaper: OnceLock<TaskHandle>,
@@ -46,8 +45,9 @@ struct Shared {
 
 impl std::fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let model = self.shared.model.try_lock();
         f.debug_struct("MemoryBackend")
-            .field("revision", &*self.shared.revision.borrow())
+            .field("revision", &model.ok().map(|model| model.revision()))
             .finish_non_exhaustive()
     }
 }
@@ -62,13 +62,11 @@ impl MemoryBackend {
     /// An empty store that keeps so much of its history.
     #[must_use]
     pub fn with_retention(env: SharedEnv, retention: Retention) -> Self {
-        let model = Model::new(retention);
-        let revision = newest::Sender::new(model.revision());
         Self {
             shared: Arc::new(Shared {
                 env,
-                model: Mutex::new(model),
-                revision,
+                model: Mutex::new(Model::new(retention)),
+                watches: watch::Watches::default(),
                 earlier: Arc::new(Notify::new()),
                 reaper: OnceLock::new(),
             }),
@@ -125,18 +123,14 @@ impl Shared {
             .map_err(|_| BackendError::Broken("a panic inside the store".into()))?;
         // Read under the lock, so that time goes the same way as the requests.
         let ended = model.advance(self.env.monotonic_ms());
-        if !ended.revised.is_empty() {
-            self.revision.send_replace(model.revision());
-        }
+        self.watches.tell(&ended.revised);
         Ok(model)
     }
 
     fn run<T>(&self, request: impl FnOnce(&mut Model) -> Step<T>) -> BackendResult<T> {
         let mut model = self.lock()?;
         let step = request(&mut model);
-        if !step.revised.is_empty() {
-            self.revision.send_replace(model.revision());
-        }
+        self.watches.tell(&step.revised);
         step.answer
     }
 }
@@ -188,7 +182,8 @@ impl CoordinationBackend for MemoryBackend {
     }
 
     async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>> {
-        self.shared.lock()?.seek(span, from)?;
+        let model = self.shared.lock()?;
+        model.seek(span, from)?;
         Ok(Box::new(watch::MemoryWatch::new(self, span, from)))
     }
 }

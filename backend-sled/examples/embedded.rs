@@ -42,8 +42,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     executors.handlers.insert("greet".into(), Arc::new(greet));
     executors.handlers.insert("bill".into(), Arc::new(bill));
     let config = NodeConfig::default();
-    let control = Control::new(backend.clone(), env.clone(), &config.namespace);
-    let node = Node::new(backend, env, executors, config)?;
+    let namespace = config.namespace.clone();
+    let node = Node::new(backend.clone(), env.clone(), executors, config)?;
+    let control = Control::with_clock(backend, env, &namespace, node.clock());
 
     let (stop, stopping) = Canceller::new();
     let life = tokio::spawn(node.run(stopping));

@@ -49,11 +49,13 @@ async fn try_bootstrap(store: &Store, keys: &Keys) -> BackendResult<Meta> {
     let mut txn = Txn::new()
         .require(Requirement::Absent(keys.meta()))
         .put(keys.meta(), encode(&meta));
+    // At the beginning of time and not now: whoever makes the namespace may have a wrong clock, and
+    // no job has an instant before it was made.
     for partition in 0..meta.partitions {
         txn = txn
             .put(
                 keys.cursor(partition),
-                encode(&CursorRecord::starting_at(env.wall_ms())),
+                encode(&CursorRecord::starting_at(0)),
             )
             .put(keys.changes(partition), encode(&ChangesRecord::default()));
     }
@@ -128,10 +130,12 @@ pub async fn after_restore(store: &Store, keys: &Keys) -> BackendResult<Restored
         .ok_or_else(|| BackendError::Broken("it was restored 255 times".into()))?;
     let txn = Txn::new()
         .require(Requirement::Modified(keys.meta(), entry.modified))
+        // A node would go on in the old epoch.
+        .require(Requirement::Empty(keys.nodes()))
         .put(keys.meta(), encode(&Meta { epoch, ..meta }));
     if let TxnOutcome::Conflict { .. } = store.settle(&txn).await? {
         return Err(BackendError::Broken(
-            "somebody else changes `meta`: stop all nodes first".into(),
+            "a node runs on it, or somebody else changes `meta`: stop all nodes first".into(),
         ));
     }
     let (cursors, _) = store.list(&keys.cursors(), None).await?;

@@ -187,6 +187,16 @@ pub struct Executors {
     pub commands: Option<Arc<dyn CommandExecutor>>,
 }
 
+impl Executors {
+    /// What runs may need that is here: `command`, `handler:NAME`.
+    #[must_use]
+    pub fn needs(&self) -> std::collections::BTreeSet<String> {
+        let handlers = self.handlers.keys().map(|name| format!("handler:{name}"));
+        let commands = self.commands.is_some().then(|| "command".to_owned());
+        handlers.chain(commands).collect()
+    }
+}
+
 impl fmt::Debug for Executors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Executors")

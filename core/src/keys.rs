@@ -4,6 +4,8 @@
 //! /{namespace}/meta                              schema, cluster id, epoch, partitions
 //!              leader                            leased; its created revision is the term
 //!              node/{node}/{incarnation}         leased; its created revision is the session
+//!              drain/{node}                      whether the node shall take no work; never deleted
+//!              clock/{node}                      leased; what the node's clock shows
 //!              job/{pp}                          the partition's `changes`
 //!              job/{pp}/{job}                    the job
 //!              def/{pp}/{job}/{generation}       immutable definitions
@@ -19,6 +21,8 @@
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
 //! that key order is their order.
+
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +73,11 @@ impl Keys {
     }
 
     fn key(&self, rest: std::fmt::Arguments<'_>) -> Key {
-        format!("{}{rest}", self.root).into_bytes()
+        let mut key = String::with_capacity(self.root.len() + 64);
+        key.push_str(&self.root);
+        // Writing to text cannot fail.
+        let _ = key.write_fmt(rest);
+        key.into_bytes()
     }
 
     /// Schema, cluster id, epoch, number of partitions.
@@ -94,6 +102,48 @@ impl Keys {
     #[must_use]
     pub fn nodes(&self) -> Span {
         Span::prefix(self.key(format_args!("node/")))
+    }
+
+    /// Whether a node is drained.
+    #[must_use]
+    pub fn drain(&self, node: &str) -> Key {
+        self.key(format_args!("drain/{node}"))
+    }
+
+    /// All wishes about nodes.
+    #[must_use]
+    pub fn drains(&self) -> Span {
+        Span::prefix(self.key(format_args!("drain/")))
+    }
+
+    /// The node that a key under `drain/` names.
+    #[must_use]
+    pub fn parse_drain(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "drain/").map(str::to_owned)
+    }
+
+    /// The lives of one node.
+    #[must_use]
+    pub fn lives_of(&self, node: &str) -> Span {
+        Span::prefix(self.key(format_args!("node/{node}/")))
+    }
+
+    /// What a node's clock shows.
+    #[must_use]
+    pub fn clock(&self, node: &str) -> Key {
+        self.key(format_args!("clock/{node}"))
+    }
+
+    /// What all nodes' clocks show.
+    #[must_use]
+    pub fn clocks(&self) -> Span {
+        Span::prefix(self.key(format_args!("clock/")))
+    }
+
+    /// The node of a key under `clock/`.
+    #[must_use]
+    pub fn parse_clock(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "clock/").map(str::to_owned)
     }
 
     /// The head of a partition's log of job changes; the first key of [`Keys::jobs_of`].
@@ -224,9 +274,17 @@ impl Keys {
             run,
             attempt,
         } = at;
-        self.key(format_args!(
-            "{kind}/{partition:03}/{job}/{run}/{attempt:04}"
-        ))
+        // The commonest keys by far: room for all of it at once, so that nothing is moved.
+        let mut key = String::with_capacity(self.root.len() + job.len() + run.len() + 24);
+        key.push_str(&self.root);
+        key.push_str(kind);
+        // Writing to text cannot fail.
+        let _ = write!(key, "/{partition:03}/");
+        key.push_str(job);
+        key.push('/');
+        key.push_str(run);
+        let _ = write!(key, "/{attempt:04}");
+        key.into_bytes()
     }
 
     /// All attempts that have not ended.
@@ -373,6 +431,10 @@ mod tests {
             keys.parse_node(&keys.node("n", "i")),
             Some(("n".into(), "i".into()))
         );
+        assert_eq!(keys.parse_drain(&keys.drain("n")), Some("n".into()));
+        assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
+        assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));
+        assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
         let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
         assert_eq!(job_of_run(of_change), Some("a.b-c_d"));

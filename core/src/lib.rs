@@ -5,6 +5,7 @@ pub mod bootstrap;
 pub mod cancel;
 pub mod clock;
 pub mod control;
+pub mod drain;
 pub mod duration;
 pub mod env;
 pub mod handler;

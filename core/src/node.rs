@@ -13,18 +13,23 @@ use tokio::sync::watch;
 use crate::backend::{BackendError, CoordinationBackend};
 use crate::bootstrap::{bootstrap, raise_tzdb, tzdb};
 use crate::cancel::{CancelToken, Canceller, StopCause};
-use crate::clock::{ClockState, FireClock};
+use crate::clock::FireClock;
+use crate::clock::exchange::{ExchangeContext, exchange};
+use crate::drain::{self, Drained};
 use crate::env::{SharedEnv, race};
 use crate::handler::Executors;
-use crate::job::record::{LeaderRecord, Meta, NodeRecord, encode};
+use crate::job::record::{Meta, NodeRecord, encode};
 use crate::job::run::Owner;
 use crate::job::spec::is_valid_id;
 use crate::keys::Keys;
+use crate::leader::outlook::Outlook;
+use crate::leader::overdue::Policy;
+use crate::leader::standby::{Candidate, stand_by};
 use crate::leader::{LeaderContext, lead};
 use crate::recipe::committer::Committer;
-use crate::recipe::election::campaign;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
+use crate::recipe::view::View;
 use crate::spool::Spool;
 use crate::worker::{WorkerContext, work};
 
@@ -43,6 +48,9 @@ pub struct NodeConfig {
     pub queues: Vec<String>,
     /// Time to live of a leadership.
     pub leader_ttl_ms: u64,
+    /// How long an instant may stay undecided before a standby deposes the leader (on top of what
+    /// clocks and the store's way explain); 0: never, and a failover waits for the lease.
+    pub overdue_takeover_ms: u64,
     /// Time to live of the node's session.
     pub session_ttl_ms: u64,
     /// How long a session must be gone before its runs are taken.
@@ -68,6 +76,7 @@ impl Default for NodeConfig {
             slots: 16,
             queues: vec!["default".into()],
             leader_ttl_ms: 5_000,
+            overdue_takeover_ms: 1_000,
             session_ttl_ms: 10_000,
             lost_grace_ms: 15_000,
             kill_grace_ms: 5_000,
@@ -99,6 +108,9 @@ impl NodeConfig {
         }
         if self.leader_ttl_ms < 2_000 || self.session_ttl_ms < 2_000 {
             return Err("a lease lives at least 2 s".into());
+        }
+        if (1..100).contains(&self.overdue_takeover_ms) {
+            return Err("overdue_takeover is 0 (off) or at least 100 ms".into());
         }
         if self.lost_grace_ms < self.session_ttl_ms + self.kill_grace_ms {
             return Err(format!(
@@ -145,7 +157,7 @@ impl Node {
             incarnation: format!("{:016x}", env.random_u64()),
         };
         Ok(Self {
-            clock: Arc::new(FireClock::new(env.clone(), config.max_skew_ms)),
+            clock: Arc::new(FireClock::unconfirmed(env.clone(), config.max_skew_ms)),
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
@@ -169,6 +181,12 @@ impl Node {
         &self.owner
     }
 
+    /// The clock that decides what is due here, for whoever answers operators in this process.
+    #[must_use]
+    pub fn clock(&self) -> Arc<FireClock> {
+        self.clock.clone()
+    }
+
     /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
     /// waited for.
     ///
@@ -182,13 +200,28 @@ impl Node {
         let (session_out, sessions) = watch::channel(None);
         let (leave, leaving) = Canceller::new();
 
+        let (tell, drained) = watch::channel(None);
+        let wishes = View::new(
+            self.store.clone(),
+            self.keys.drains(),
+            self.config.relist_ms,
+        );
+        let _drains = self.store.env().spawn(
+            "drains",
+            Box::pin(drain::follow(wishes, self.keys.clone(), tell)),
+        );
+
         let worker = work(
-            Arc::new(self.worker_context(&meta)),
+            Arc::new(self.worker_context(&meta, drained.clone())),
             self.executors.clone(),
             sessions.clone(),
             shutdown.clone(),
         );
-        let candidate = self.stand(meta, sessions, shutdown);
+        let _clocks = self.store.env().spawn(
+            "clocks",
+            Box::pin(exchange(self.exchange_context(), sessions.clone())),
+        );
+        let candidate = self.stand(meta, sessions, drained, shutdown);
         let session = self.keep_session(session_out, leaving);
         let work_then_leave = async {
             futures_util::future::join(worker, candidate).await;
@@ -202,7 +235,17 @@ impl Node {
         }
     }
 
-    fn worker_context(&self, meta: &Meta) -> WorkerContext {
+    fn exchange_context(&self) -> ExchangeContext {
+        ExchangeContext {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            owner: self.owner.clone(),
+            clock: self.clock.clone(),
+            relist_ms: self.config.relist_ms,
+        }
+    }
+
+    fn worker_context(&self, meta: &Meta, drained: Drained) -> WorkerContext {
         WorkerContext {
             store: self.store.clone(),
             keys: self.keys.clone(),
@@ -217,6 +260,7 @@ impl Node {
             kill_grace_ms: self.config.kill_grace_ms,
             drain_timeout_ms: self.config.drain_timeout_ms,
             relist_ms: self.config.relist_ms,
+            drained,
         }
     }
 
@@ -250,7 +294,7 @@ impl Node {
             backoff = Backoff::default();
             tracing::info!(node = %self.owner, session = session.revision.0, "registered");
             let _ = out.send(Some(session.clone()));
-            match race(leaving.cancelled(), session_over(env, &session)).await {
+            match race(leaving.cancelled(), session_over(&session)).await {
                 Either::Left(_) => {
                     let _ = out.send(None);
                     session.close().await;
@@ -282,6 +326,7 @@ impl Node {
         &self,
         meta: Meta,
         sessions: watch::Receiver<Option<Arc<Session>>>,
+        drained: Drained,
         shutdown: CancelToken,
     ) {
         if meta.tzdb > tzdb() {
@@ -304,37 +349,34 @@ impl Node {
             clock: self.clock.clone(),
             relist_ms: self.config.relist_ms,
             lost_grace_ms: self.config.lost_grace_ms,
+            takeover: Policy {
+                takeover_ms: self.config.overdue_takeover_ms,
+                max_skew_ms: self.config.max_skew_ms,
+            },
+        };
+        let candidate = Candidate {
+            owner: self.owner.clone(),
+            sessions,
+            drained: drained.clone(),
+            leader_ttl_ms: self.config.leader_ttl_ms,
+        };
+        // Before it stands: who leads fires at once.
+        let opened = race(shutdown.cancelled(), Outlook::open(context.clone())).await;
+        let Either::Right(mut outlook) = opened else {
+            return;
         };
         while !shutdown.is_cancelled() {
-            let ready = async {
-                // A node that is not registered, or whose clock just jumped, must not lead.
-                let mut sessions = sessions.clone();
-                let _ = sessions.wait_for(Option::is_some).await;
-                while let ClockState::Held { step_ms, .. } = self.clock.state() {
-                    tracing::warn!(step_ms, "the wall clock stepped; not standing for election");
-                    env.sleep(Duration::from_secs(1)).await;
-                }
-                campaign(
-                    &self.store,
-                    &self.keys.leader(),
-                    self.config.relist_ms,
-                    self.config.leader_ttl_ms,
-                    || {
-                        encode(&LeaderRecord {
-                            owner: self.owner.clone(),
-                            since_ms: env.wall_ms(),
-                        })
-                    },
-                )
-                .await
-            };
+            let ready = stand_by(&context, &mut outlook, &candidate);
             let session = match race(shutdown.cancelled(), ready).await {
                 Either::Left(_) => return,
                 Either::Right(session) => Arc::new(session),
             };
             tracing::info!(node = %self.owner, term = session.revision.0, "elected");
-            let leading = lead(&context, session.clone());
+            let leading = lead(&context, &mut outlook, session.clone());
+            let leading = race(leading, drain::until_drained(&drained, &self.owner.node));
             let resigned = matches!(race(shutdown.cancelled(), leading).await, Either::Left(_));
+            // A call that was dropped half way may have taken news with it.
+            outlook.check_soon();
             session.close().await;
             tracing::info!(term = session.revision.0, resigned, "no longer leading");
             // Whatever ended the lead may be at this node: let others go first.
@@ -344,12 +386,7 @@ impl Node {
 }
 
 /// Completes when the session is gone: the store said so, or whoever used it found out.
-async fn session_over(env: &SharedEnv, session: &Session) {
-    let _ = race(session.ended(), async {
-        // `end()` on the trust is how a worker says that its guard failed.
-        while !session.trust.is_ended() {
-            env.sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
+async fn session_over(session: &Session) {
+    // `end()` on the trust is how a worker says that its guard failed.
+    let _ = race(session.ended(), session.trust.ended()).await;
 }

@@ -360,7 +360,13 @@ impl DueIndex {
         self.at.clear();
     }
 
-    fn until(&self, until_ms: i64) -> impl Iterator<Item = &(i64, Arc<str>)> {
+    /// The jobs that may be due by then.
+    #[must_use]
+    pub fn until(&self, until_ms: i64) -> Vec<Arc<str>> {
+        self.bounds(until_ms).map(|(_, job)| job.clone()).collect()
+    }
+
+    fn bounds(&self, until_ms: i64) -> impl Iterator<Item = &(i64, Arc<str>)> {
         self.order.iter().take_while(move |(at, _)| *at <= until_ms)
     }
 }
@@ -410,7 +416,7 @@ pub fn plan(
             until_ms: now_ms,
         }
     };
-    let mut due = due.until(window.until_ms).peekable();
+    let mut due = due.bounds(window.until_ms).peekable();
     if !cursor.is_open() && due.peek().is_none() {
         return None;
     }

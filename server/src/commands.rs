@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use punctual::control::Control;
@@ -14,6 +15,7 @@ use punctual_server::exec::{CommandPolicy, Declared, ExecutorConfig, ProcessExec
 
 use crate::cli::failure::{Failure, Outcome};
 use crate::config::Commands;
+use crate::metrics::Metrics;
 use crate::times::now_ms;
 use punctual_server::jobfile::{JobFile, read_all};
 
@@ -27,6 +29,8 @@ pub(crate) struct NodeCommands {
     /// The node's own files; nothing else declares commands.
     files: Vec<PathBuf>,
     current: RwLock<Current>,
+    /// Where executions are counted.
+    metrics: Option<Arc<Metrics>>,
     /// An older reading must not come after a newer one.
     reading: Mutex<()>,
 }
@@ -62,6 +66,7 @@ impl NodeCommands {
             mode,
             data_dir,
             files: Vec::new(),
+            metrics: None,
             current: RwLock::new(current),
             reading: Mutex::new(()),
         }
@@ -70,6 +75,12 @@ impl NodeCommands {
     /// Names the files that were read.
     pub(crate) fn with_files(mut self, files: Vec<PathBuf>) -> Self {
         self.files = files;
+        self
+    }
+
+    /// Says where executions are counted.
+    pub(crate) fn counted_by(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -205,10 +216,15 @@ impl CommandExecutor for NodeCommands {
 
     async fn execute(&self, ctx: RunContext, command: CommandLine) -> Execution {
         let current = self.current().executor;
-        match resolve(current.policy(), &command) {
+        let (job, began) = (ctx.job_id.clone(), Instant::now());
+        let ended = match resolve(current.policy(), &command) {
             Ok(command) => current.execute(ctx, command).await,
             Err(refusal) => Execution::failed(FailReason::Error, refusal),
+        };
+        if let Some(metrics) = &self.metrics {
+            metrics.executed(&job, ended.failure.is_none(), began.elapsed());
         }
+        ended
     }
 }
 

@@ -55,10 +55,14 @@ pub(crate) struct ServeArgs {
         value_name = "off|named|any"
     )]
     pub(crate) commands: Option<Commands>,
+    /// A file with one more token that opens the API: the same on all nodes, it opens all of them.
+    #[arg(long, env = "PUNCTUAL_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
     /// How long a leader stays one without renewing.
     #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
     pub(crate) leader_ttl: Option<Millis>,
-    /// How overdue the leader may be before others take over.
+    /// How long an instant may stay undecided before another node takes the lead; 0 waits for the
+    /// leader's lease to end [default: 1s].
     #[arg(long, env = "PUNCTUAL_OVERDUE_TAKEOVER", value_name = "DURATION")]
     pub(crate) overdue_takeover: Option<Millis>,
     /// How long a node counts as alive without renewing.
@@ -224,6 +228,7 @@ impl ServeArgs {
             queues: self.queues.or(other.queues),
             jobs: self.jobs.or(other.jobs),
             commands: self.commands.or(other.commands),
+            admin_token_file: self.admin_token_file.or(other.admin_token_file),
             leader_ttl: self.leader_ttl.or(other.leader_ttl),
             overdue_takeover: self.overdue_takeover.or(other.overdue_takeover),
             session_ttl: self.session_ttl.or(other.session_ttl),

@@ -25,6 +25,9 @@ pub(crate) struct ClientFile {
 /// The hash of a token.
 pub(crate) type TokenHash = [u8; 32];
 
+/// Characters of the shortest token that a person may give.
+const MIN_TOKEN: usize = 32;
+
 /// What to do about a file of tokens that is broken.
 const RESTORE: &str = "restore the file, or delete it: then the old tokens are void and a new one \
                        is made";
@@ -178,6 +181,25 @@ impl TokenFile {
     }
 }
 
+/// The hash of the token in a file that a person has made.
+pub(crate) fn token_of_file(path: &Path) -> Outcome<TokenHash> {
+    let fail = |why: &str| {
+        Failure::usage(format!("--admin-token-file {}: {why}", path.display())).hint(
+            "a token is random and nothing else stands in the file:\n\
+             head -c 32 /dev/urandom | base64 > FILE",
+        )
+    };
+    let text = fs::read_to_string(path).map_err(|e| fail(&e.to_string()))?;
+    let token = text.trim();
+    if token.len() < MIN_TOKEN {
+        return Err(fail("a token this short can be guessed"));
+    }
+    if token.contains(|c: char| !c.is_ascii_graphic()) {
+        return Err(fail("not one token"));
+    }
+    Ok(hash(token))
+}
+
 /// SHA-256 of a token. Tokens are random, 256 bits long: a slow hash would add nothing.
 pub(crate) fn hash(token: &str) -> TokenHash {
     Sha256::digest(token.as_bytes()).into()
@@ -324,6 +346,42 @@ mod tests {
                 "{broken}"
             );
         }
+    }
+
+    #[test]
+    fn a_token_that_is_given_is_long_and_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        assert!(token_of_file(&file).is_err());
+        let good = "k".repeat(MIN_TOKEN);
+        for bad in [
+            "",
+            "\n",
+            &good[1..],
+            &format!("{good} {good}"),
+            &format!("{good}\n{good}\n"),
+        ] {
+            fs::write(&file, bad).unwrap();
+            let hint = token_of_file(&file).unwrap_err().hint;
+            assert!(hint.is_some_and(|hint| hint.contains("urandom")), "{bad:?}");
+        }
+        fs::write(&file, format!("{good}\n")).unwrap();
+        assert_eq!(token_of_file(&file).unwrap(), hash(&good));
+    }
+
+    #[test]
+    fn a_data_directory_has_one_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let first = data.lock().unwrap();
+        assert!(
+            data.lock()
+                .unwrap_err()
+                .message
+                .contains("is using this directory")
+        );
+        drop(first);
+        assert!(data.lock().is_ok());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual::backend::BackendError;
+use punctual::backend::{BackendError, CoordinationBackend};
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::{ApplyReport, Control, ControlError};
 use punctual::env::TokioEnv;
@@ -19,9 +19,10 @@ use crate::api::Api;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
-use crate::files::{ClientFile, DataDir, DirLock};
+use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
+use crate::metrics::{Metered, Metrics};
 use crate::spool::DirSpool;
-use crate::store::{self, Opened};
+use crate::store;
 use punctual_server::jobfile::JobFile;
 
 /// How long open requests may take after the node has stopped.
@@ -63,9 +64,18 @@ impl Server {
             Some(id) => id.clone(),
             None => data.node_id()?,
         };
+        let given_token = match &config.args.admin_token_file {
+            Some(path) => Some(token_of_file(path)?),
+            None => None,
+        };
         let mut settings = settings(config, node_id.clone());
         settings.check().map_err(Failure::usage)?;
-        let Opened { backend, info } = store::open(config, &data, &env).await?;
+        let opened = store::open(config, &data, &env).await?;
+        let metrics = Arc::new(Metrics::new());
+        let backend: Arc<dyn CoordinationBackend> = Arc::new(Metered::new(
+            Arc::clone(&opened.backend),
+            Arc::clone(&metrics),
+        ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener
             .local_addr()
@@ -75,18 +85,21 @@ impl Server {
         let mode = config.commands;
         let commands = Arc::new(
             NodeCommands::new(mode, config.data_dir.clone(), file)
-                .with_files(config.args.jobs.clone().unwrap_or_default()),
+                .with_files(config.args.jobs.clone().unwrap_or_default())
+                .counted_by(Arc::clone(&metrics)),
         );
-        let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &settings.namespace);
+        let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
             ..Executors::default()
         };
         let spool = DirSpool::open(data.spool())?;
-        let node = Node::new(backend, env, executors, settings)
+        let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
             .map_err(Failure::usage)?
             .with_spool(Arc::new(spool));
-        let (tokens, token, is_new) = data.tokens()?;
+        let control = Control::with_clock(backend, env, &namespace, node.clock());
+        let (mut tokens, token, is_new) = data.tokens()?;
+        tokens.extend(given_token);
         let client = ClientFile {
             url: url.clone(),
             token: token.clone(),
@@ -95,7 +108,10 @@ impl Server {
         let api = Api {
             control: control.clone(),
             tokens: tokens.into(),
-            store: Arc::clone(&info),
+            store: opened.clone(),
+            data_dir: config.data_dir.clone(),
+            metrics,
+            node: node_id.clone(),
             commands: Arc::clone(&commands),
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -104,7 +120,7 @@ impl Server {
             control,
             url,
             node_id,
-            store: info.version(),
+            store: opened.info.version(),
             new_token: is_new.then_some(token),
             commands,
             data_dir: config.data_dir.clone(),
@@ -225,10 +241,6 @@ async fn listen(address: SocketAddr, any_port: bool) -> Outcome<TcpListener> {
 
 fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
     let args = &config.args;
-    if args.overdue_takeover.is_some() {
-        // Both stores of this version serve one node, which nobody could take over from.
-        tracing::warn!("--overdue-takeover has no effect with this store");
-    }
     let mut settings = NodeConfig {
         node_id,
         ..NodeConfig::default()
@@ -244,6 +256,7 @@ fn settings(config: &ServeConfig, node_id: String) -> NodeConfig {
     }
     for (given, setting) in [
         (args.leader_ttl, &mut settings.leader_ttl_ms),
+        (args.overdue_takeover, &mut settings.overdue_takeover_ms),
         (args.session_ttl, &mut settings.session_ttl_ms),
         (args.lost_grace, &mut settings.lost_grace_ms),
         (args.drain_timeout, &mut settings.drain_timeout_ms),

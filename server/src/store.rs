@@ -27,17 +27,21 @@ const FIRST_WAIT: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A store, and what it knows of itself.
+#[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn CoordinationBackend>,
     pub(crate) info: Arc<dyn BackendInfo>,
+    /// The same, where it is an etcd.
+    pub(crate) etcd: Option<AwaitedEtcd>,
 }
 
 impl Opened {
-    fn new(backend: impl CoordinationBackend + BackendInfo + 'static) -> Self {
+    pub(crate) fn new(backend: impl CoordinationBackend + BackendInfo + 'static) -> Self {
         let backend = Arc::new(backend);
         Self {
             backend: Arc::clone(&backend) as Arc<dyn CoordinationBackend>,
             info: backend,
+            etcd: None,
         }
     }
 }
@@ -65,7 +69,10 @@ pub(crate) async fn open(config: &ServeConfig, data: &DataDir, env: &SharedEnv) 
         }
         StoreAt::Etcd(at) => {
             let store = AwaitedEtcd::start(at.config(&config.args)?).await?;
-            Ok(Opened::new(store))
+            Ok(Opened {
+                etcd: Some(store.clone()),
+                ..Opened::new(store)
+            })
         }
     }
 }
@@ -174,6 +181,11 @@ impl AwaitedEtcd {
             .last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What etcd says is wrong with it.
+    pub(crate) async fn complaints(&self) -> BackendResult<Vec<String>> {
+        self.etcd()?.complaints().await
     }
 
     fn etcd(&self) -> BackendResult<&EtcdBackend> {

@@ -5,13 +5,21 @@
     reason = "a failed check panics, that is its answer"
 )]
 
+use punctual::backend::Event;
+use punctual::duration::Millis;
+use punctual::job::record::{ClockRecord, LeaderRecord, RunRecord, decode};
+use punctual::job::run::Owner;
+use punctual::job::spec::JobSpec;
+use punctual::keys::Keys;
 use punctual_tests::check::check;
 use punctual_tests::sim::ablation::Ablation;
 use punctual_tests::sim::campaign::{Options, only};
 use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
-use punctual_tests::sim::schedule::Plan;
-use punctual_tests::sim::world::simulate;
+use punctual_tests::sim::schedule::{Fault, Op, Plan};
+use punctual_tests::sim::workload::HANDLER;
+use punctual_tests::sim::world::{NAMESPACE, simulate};
+use serde_json::json;
 
 fn plan(name: &str, seed: u64) -> Plan {
     scenario::plan(name, seed).expect("a scenario")
@@ -47,6 +55,9 @@ fn split_brain_scenarios_hold() {
         "lease-loss",
         "late-writes",
         "clock-year-ahead",
+        "boots-a-year-ahead",
+        "wrong-boots",
+        "clock-creeps",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -56,7 +67,7 @@ fn split_brain_scenarios_hold() {
 #[test]
 fn seeds_that_failed_once_hold() {
     for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658] {
-        holds(&plan("default", seed));
+        holds(&plan("classic", seed));
     }
     holds(&plan("paused-leader", 9));
 }
@@ -145,6 +156,13 @@ fn without_emptiness_runs_overlap() {
 }
 
 #[test]
+fn without_a_comparison_of_clocks_wrong_ones_are_believed() {
+    let invariants = ["never early", "a change takes effect when it is made"];
+    caught("clock-creeps", Ablation::Clocks, 8, &invariants);
+    caught("wrong-boots", Ablation::Clocks, 6, &invariants);
+}
+
+#[test]
 fn unknown_taken_for_conflict_gives_back_what_ran() {
     let invariant = "not_started means that nothing ran";
     caught("late-writes", Ablation::UnknownIsConflict, 10, &[invariant]);
@@ -161,6 +179,73 @@ fn the_articles_design_misses_and_repeats_in_most_seeds() {
     let found = NaiveCampaign::run(&options);
     assert!(found.with_misses * 2 > found.seeds, "{found:?}");
     assert!(found.with_duplicates * 2 > found.seeds, "{found:?}");
+}
+
+/// K07: a node that is nine days ahead cannot lead, takes no runs, and says so where all can see it.
+#[test]
+fn k07_a_node_nine_days_ahead_fires_nothing_and_says_so() {
+    let mut plan = plan("boots-a-year-ahead", 1);
+    plan.nodes[1].offset_ms = 9 * 86_400_000;
+    let observed = simulate(&plan);
+    assert_eq!(check(&observed), []);
+    let wrong = |owner: &Owner| owner.node == "n1";
+    let keys = Keys::new(NAMESPACE);
+    let puts = observed.log.iter().flat_map(|logged| &logged.events);
+    let puts = puts.filter_map(|event| match event {
+        Event::Put(entry) => Some(entry),
+        Event::Delete { .. } => None,
+    });
+    let mut said = 0;
+    for entry in puts {
+        if entry.key == keys.leader() {
+            let leader: LeaderRecord = decode(&entry.value).expect("a record");
+            assert!(!wrong(&leader.owner), "{leader:?}");
+        } else if keys.runs().contains(&entry.key) {
+            let run: RunRecord = decode(&entry.value).expect("a record");
+            assert!(!run.owner.as_ref().is_some_and(wrong), "{run:?}");
+        } else if entry.key == keys.clock("n1") {
+            let clock: ClockRecord = decode(&entry.value).expect("a record");
+            said += u32::from(clock.held.is_some());
+        }
+    }
+    assert!(said > 0, "its record says why it is held");
+    assert!(!observed.effects.is_empty(), "the others work");
+}
+
+/// A retry that a node creates while its clock is held lives as long as any other: somebody takes it.
+#[test]
+fn a_held_clock_does_not_shorten_the_life_of_a_retry() {
+    let mut plan = plan("clock-year-ahead", 0);
+    let mut jobs = Vec::new();
+    for index in 0..6 {
+        let mut spec = JobSpec::handler(format!("job-{index}"), HANDLER).cron("30 0 * * * *");
+        spec.payload = json!({ "does": "fail", "ms": 70_000 });
+        spec.timeout = Millis::from_secs(120);
+        spec.unclaimed_after = Millis::from_secs(30);
+        spec.retry.attempts = Some(2);
+        jobs.push((3_000 + index, 0, Op::Put(Box::new(spec))));
+    }
+    plan.ops = jobs;
+    // The jobs run from second 90 (the simulation begins a minute before the hour) to second 160. The
+    // clock of the node that has most of them steps meanwhile.
+    for (node, slots) in plan.nodes.iter_mut().zip([2, 32, 1]) {
+        node.slots = slots;
+    }
+    let step = |ms| Fault::Step { node: 1, ms };
+    plan.faults = vec![(95_000, step(365 * 86_400_000)), (175_000, step(0))];
+    plan.epoch_ms -= plan.epoch_ms.rem_euclid(60_000);
+    let observed = simulate(&plan);
+    assert_eq!(check(&observed), []);
+    let held = observed.effects.iter().filter(|effect| {
+        let life = &observed.lives[&effect.proc];
+        life.node != 0 && effect.attempt == 1
+    });
+    assert!(
+        held.count() > 0,
+        "nodes with stepped clocks had some of them"
+    );
+    let again = observed.effects.iter().filter(|e| e.attempt == 2);
+    assert_eq!(again.count(), 6, "each had its retry");
 }
 
 /// A failure can be made smaller and still fails: what the binary prints is a real replay.

@@ -118,7 +118,12 @@ impl Control {
         report: &mut ApplyReport,
     ) -> Result<(), ControlError> {
         for _ in 0..MAX_CONFLICTS {
-            let (changes, part) = self.plan_group(partition, group)?;
+            let now_ms = if write {
+                self.change_ms().await?
+            } else {
+                self.now_ms()
+            };
+            let (changes, part) = self.plan_group(partition, group, now_ms)?;
             if changes.is_empty() || !write {
                 report.add(part);
                 return Ok(());
@@ -156,8 +161,8 @@ impl Control {
         &self,
         partition: &Partition,
         group: &[Wanted<'_>],
+        now_ms: i64,
     ) -> Result<(Vec<Change>, ApplyReport), ControlError> {
-        let now_ms = self.now_ms();
         let mut changes = Vec::new();
         let mut report = ApplyReport::default();
         for wanted in group {

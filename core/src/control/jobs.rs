@@ -55,10 +55,11 @@ impl Control {
         plan: impl Fn(&Heads, &Current, i64) -> Result<(T, Option<Change>), ControlError>,
     ) -> Result<T, ControlError> {
         let partition = self.partition(id).await?;
+        self.change_ms().await?;
         for _ in 0..MAX_CONFLICTS {
             let heads = read::heads(&self.store, &self.keys, partition).await?;
             let current = read::current(&self.store, &self.keys, partition, id).await?;
-            let (outcome, change) = plan(&heads, &current, self.now_ms())?;
+            let (outcome, change) = plan(&heads, &current, self.believed_ms()?)?;
             let Some(change) = change else {
                 return Ok(outcome);
             };

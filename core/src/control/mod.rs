@@ -6,6 +6,7 @@
 
 mod apply;
 pub mod change;
+mod drain;
 mod jobs;
 mod objects;
 mod read;
@@ -14,17 +15,18 @@ mod status;
 pub mod types;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
 use crate::bootstrap::read_meta;
-use crate::clock::{ClockState, FireClock};
+use crate::clock::{ClockState, FireClock, Hold};
 use crate::env::SharedEnv;
 use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
 pub use types::{
-    ApplyReport, ControlError, JobObject, JobState, NodeObject, PageOf, PausedObject, PutOutcome,
-    RunFilter, RunKind, RunObject, StatusObject,
+    ApplyReport, ControlError, DrainObject, JobObject, JobState, NodeObject, PageOf, PausedObject,
+    PutOutcome, RunFilter, RunKind, RunObject, StatusObject,
 };
 
 /// What must be true of a job for a put to be done.
@@ -48,6 +50,8 @@ pub struct Control {
 const CALL_MS: u64 = 2_000;
 /// A person waits no longer than this for an operation to settle.
 const SETTLE_MS: u64 = 10_000;
+/// A change waits no longer than this for the clock of a node that has just started.
+const CONFIRM_MS: u64 = 2_000;
 /// An operation is planned anew so often; a partition that fires every second conflicts now and
 /// then, never this often in a row.
 const MAX_CONFLICTS: u32 = 50;
@@ -55,18 +59,40 @@ const MAX_CONFLICTS: u32 = 50;
 const CLOCK_SKEW_MS: u64 = 2_000;
 
 impl Control {
-    /// Operations on a namespace.
+    /// Operations on a namespace, by this machine's clock as it stands now. Beside a node use
+    /// [`Control::with_clock`]: the node knows better whether the clock is right.
     #[must_use]
     pub fn new(backend: Arc<dyn CoordinationBackend>, env: SharedEnv, namespace: &str) -> Self {
+        let clock = Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS));
+        Self::with_clock(backend, env, namespace, clock)
+    }
+
+    /// Operations on a namespace, by the clock of the node that runs beside
+    /// ([`Node::clock`](crate::node::Node::clock)). Nothing is changed while that clock is not
+    /// believed: an edit through a node whose clock is a year ahead must not take effect in a year.
+    #[must_use]
+    pub fn with_clock(
+        backend: Arc<dyn CoordinationBackend>,
+        env: SharedEnv,
+        namespace: &str,
+        clock: Arc<FireClock>,
+    ) -> Self {
         Self {
-            clock: Arc::new(FireClock::new(env.clone(), CLOCK_SKEW_MS)),
+            clock,
             store: Store::new(backend, env, CALL_MS),
             keys: Keys::new(namespace),
         }
     }
 
+    /// What the clock of this node does at the moment.
+    #[must_use]
+    pub fn clock_state(&self) -> ClockState {
+        self.clock.state()
+    }
+
+    /// For what people see.
     fn now_ms(&self) -> i64 {
-        self.clock.now_ms()
+        self.clock.record_ms()
     }
 
     async fn meta(&self) -> Result<crate::job::record::Meta, ControlError> {
@@ -81,17 +107,40 @@ impl Control {
         Ok(partition_of(job, self.meta().await?.partitions))
     }
 
+    /// The time of a change; waits for a node that has just started.
+    async fn change_ms(&self) -> Result<i64, ControlError> {
+        let env = self.store.env();
+        let give_up_ms = env.monotonic_ms() + CONFIRM_MS;
+        let unconfirmed = ClockState::Held {
+            reason: Hold::Unconfirmed,
+        };
+        while self.clock.state() == unconfirmed && env.monotonic_ms() < give_up_ms {
+            env.sleep(Duration::from_millis(20)).await;
+        }
+        self.believed_ms()
+    }
+
+    fn believed_ms(&self) -> Result<i64, ControlError> {
+        let (now_ms, state) = self.clock.record();
+        match state {
+            // A step that must prove stable: the time is known all the same.
+            ClockState::Following
+            | ClockState::Held {
+                reason:
+                    Hold::Step {
+                        needs_person: false,
+                        ..
+                    },
+            } => Ok(now_ms),
+            ClockState::Held { reason } => Err(ControlError::Busy(format!(
+                "this node changes nothing: {reason}, or use another node"
+            ))),
+        }
+    }
+
     /// Sends a transaction until it is settled, or a person has waited long enough.
     async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
-        if let ClockState::Held {
-            step_ms,
-            needs_person: true,
-        } = self.clock.state()
-        {
-            return Err(ControlError::Busy(format!(
-                "the clock of this node stepped by {step_ms} ms; set it right and restart the node, or use another one"
-            )));
-        }
+        self.believed_ms()?;
         Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
 }

@@ -65,7 +65,7 @@ impl Control {
                     "job `{id}` is disabled (`enabled: false` in its definition)"
                 )));
             }
-            let now_ms = self.now_ms();
+            let now_ms = self.change_ms().await?;
             let generation = job.record.generation;
             let record = RunRecord {
                 run: run.clone(),
@@ -308,7 +308,7 @@ impl Control {
                 )));
             };
             let txn = if attempt.record.state == RunState::Pending {
-                self.end_pending(&attempt)?
+                self.end_pending(&attempt, self.change_ms().await?)?
             } else {
                 // Requires the attempt's key: a late copy finds it gone and writes nothing.
                 Txn::new()
@@ -323,9 +323,9 @@ impl Control {
         Err(busy())
     }
 
-    fn end_pending(&self, attempt: &Attempt) -> Result<Txn, ControlError> {
+    fn end_pending(&self, attempt: &Attempt, now_ms: i64) -> Result<Txn, ControlError> {
         let end = End {
-            now_ms: self.now_ms(),
+            now_ms,
             nonce: self.store.env().random_u64(),
             epoch: 0,
             execution: None,

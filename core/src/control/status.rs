@@ -1,6 +1,6 @@
 //! The cluster at a glance.
 
-use crate::job::record::{LeaderRecord, NodeRecord, RunRecord, decode};
+use crate::job::record::{ClockRecord, LeaderRecord, NodeRecord, RunRecord, decode};
 use crate::job::run::{Owner, RunState};
 use crate::leader::partition::Partition;
 use crate::plan::first_undecided;
@@ -44,6 +44,7 @@ impl Control {
         Ok(StatusObject {
             store,
             cluster_id: meta.cluster_id,
+            tzdb: meta.tzdb,
             leader: leader.map(|owner| owner.node),
             term,
             nodes,
@@ -56,23 +57,48 @@ impl Control {
         })
     }
 
+    /// The live nodes.
+    ///
+    /// # Errors
+    /// [`ControlError::Store`].
+    pub async fn live_nodes(&self) -> Result<Vec<NodeObject>, ControlError> {
+        let leader = self.store.get(&self.keys.leader()).await?;
+        let leader = leader
+            .and_then(|entry| decode::<LeaderRecord>(&entry.value).ok())
+            .map(|record| record.owner);
+        self.nodes(leader.as_ref()).await
+    }
+
     async fn nodes(&self, leader: Option<&Owner>) -> Result<Vec<NodeObject>, ControlError> {
         let (entries, _) = self.store.list(&self.keys.nodes(), None).await?;
+        let drained = self.drained().await?;
+        let (clocks, _) = self.store.list(&self.keys.clocks(), None).await?;
+        let clock = |owner: &Owner| {
+            let key = self.keys.clock(&owner.node);
+            let entry = clocks.iter().find(|entry| entry.key == key)?;
+            let record: ClockRecord = decode(&entry.value).ok()?;
+            Some(record).filter(|record| record.incarnation == owner.incarnation)
+        };
         Ok(entries
             .iter()
             .filter_map(|entry| {
                 let (node, incarnation) = self.keys.parse_node(&entry.key)?;
                 let record: NodeRecord = decode(&entry.value).ok()?;
                 let owner = Owner { node, incarnation };
+                let clock = clock(&owner);
                 Some(NodeObject {
                     leader: leader == Some(&owner),
+                    drained: drained.contains(&owner.node),
                     node: owner.node,
                     incarnation: owner.incarnation,
+                    tzdb: record.tzdb,
                     slots: record.slots,
                     queues: record.queues,
                     handlers: record.handlers,
                     since: rfc3339_ms(record.since_ms),
                     address: record.address,
+                    clock_ahead_ms: clock.as_ref().and_then(|clock| clock.ahead_ms),
+                    clock_held: clock.and_then(|clock| clock.held),
                 })
             })
             .collect())

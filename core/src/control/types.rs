@@ -178,6 +178,9 @@ pub struct StatusObject {
     pub store: String,
     /// Identity of the cluster's data.
     pub cluster_id: String,
+    /// The time zone data that a node must have to lead.
+    #[serde(default)]
+    pub tzdb: String,
     /// The node that leads, if one does.
     pub leader: Option<String>,
     /// Revision at which it took the lead.
@@ -205,8 +208,14 @@ pub struct NodeObject {
     pub node: String,
     /// Which life of it.
     pub incarnation: String,
+    /// The time zone data that it reckons with.
+    #[serde(default)]
+    pub tzdb: String,
     /// Whether it leads.
     pub leader: bool,
+    /// Whether it takes no work, because an operator wants so.
+    #[serde(default)]
+    pub drained: bool,
     /// How many runs it takes at once.
     pub slots: u32,
     /// The queues it serves.
@@ -217,6 +226,30 @@ pub struct NodeObject {
     pub since: String,
     /// Where its API listens, if it has one.
     pub address: Option<String>,
+    /// How many milliseconds its clock was ahead of the middle one of the other nodes when it wrote
+    /// that last, within a minute; none when it is alone.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
+    /// Why it does not trust its clock: it does not lead, takes no runs and changes nothing.
+    #[serde(default)]
+    pub clock_held: Option<String>,
+}
+
+/// What a node is wanted to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainObject {
+    /// Its id.
+    pub node: String,
+    /// Whether it takes no work.
+    pub drained: bool,
+    /// Since when.
+    pub since: String,
+    /// What was said.
+    pub reason: Option<String>,
+    /// Whether this request changed it.
+    pub changed: bool,
+    /// How many live nodes are left to lead and to work.
+    pub others: usize,
 }
 
 /// Why an operation was not done. Each kind is something the caller acts on differently.

@@ -356,7 +356,7 @@ impl Keeper {
                     .await?
                     .filter(|d| *event != RunEvent::Overrun || d.spec.on_lost == OnLost::Retry);
                 let end = End {
-                    now_ms: clock.now_ms(),
+                    now_ms: clock.record_ms(),
                     nonce: store.env().random_u64(),
                     epoch: meta.epoch,
                     execution: None,

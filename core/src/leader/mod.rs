@@ -8,13 +8,15 @@
 pub mod authority;
 pub mod fire;
 pub mod keeper;
+pub mod outlook;
+pub mod overdue;
 pub mod partition;
 pub mod retain;
+pub mod standby;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::Either;
 use tokio::sync::mpsc;
 
 use crate::backend::{BackendError, BackendResult, Revision, limits};
@@ -25,10 +27,11 @@ use crate::keys::Keys;
 use crate::plan::plan;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::Session;
-use crate::recipe::view::{View, ViewEvent, forward};
 
 use authority::{Authority, Ruling};
 use fire::{Fire, Verdict};
+use outlook::Outlook;
+use overdue::Policy;
 use partition::Partition;
 
 /// What a leader works with.
@@ -46,6 +49,8 @@ pub struct LeaderContext {
     pub relist_ms: u64,
     /// How long a session must be gone before its runs are taken, in milliseconds.
     pub lost_grace_ms: u64,
+    /// When a standby deposes the leader.
+    pub takeover: Policy,
 }
 
 /// So many partitions share a request.
@@ -55,18 +60,20 @@ const TICK_MS: i64 = 500;
 /// How often a leader looks whether its clock still follows.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// Leads until the lead is lost. Comes back only then (or when the store is broken).
-pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
+/// Leads until the lead is lost, with what `outlook` knows already. Comes back only then (or when
+/// the store is broken).
+pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<Session>) {
     let authority = Authority::new(context.store.clone(), session.clone());
     let (notices, inbox) = mpsc::channel(256);
     let keeper = context.store.env().spawn(
         "keeper",
         Box::pin(keeper::keep(context.clone(), authority.clone(), inbox)),
     );
+    let term = session.revision;
     let firing = async {
         let mut backoff = Backoff::default();
         loop {
-            match fire_loop(context, &authority, &notices).await {
+            match fire_loop(context, outlook, &authority, term, &notices).await {
                 Ok(()) => return,
                 Err(error)
                     if error.is_transient() || matches!(error, BackendError::Compacted { .. }) =>
@@ -76,6 +83,7 @@ pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
                 }
                 Err(error) => {
                     tracing::error!(%error, "leader stopped");
+                    outlook.distrust();
                     return;
                 }
             }
@@ -86,123 +94,44 @@ pub async fn lead(context: &LeaderContext, session: Arc<Session>) {
     drop(keeper);
 }
 
-/// Completes when the wall clock has stepped. Nothing fires here until the step is believed, which
-/// may take a person: another node, whose clock is right, must lead.
+/// Completes when the clock is held. Nothing fires here until it is believed, which may take a
+/// person: another node, whose clock is right, must lead.
 async fn clock_steps(context: &LeaderContext) {
     loop {
-        if let ClockState::Held { step_ms, .. } = context.clock.state() {
-            tracing::warn!(step_ms, "the wall clock stepped; giving up the lead");
+        if let ClockState::Held { reason } = context.clock.state() {
+            tracing::warn!(%reason, "giving up the lead");
             return;
         }
         context.store.env().sleep(CLOCK_CHECK).await;
     }
 }
 
-/// Loads everything, then fires what is due until deposed.
+/// Fires what is due until deposed.
 async fn fire_loop(
     context: &LeaderContext,
+    outlook: &mut Outlook,
     authority: &Authority,
+    term: Revision,
     notices: &mpsc::Sender<keeper::Notice>,
 ) -> BackendResult<()> {
-    let LeaderContext {
-        store, keys, clock, ..
-    } = context;
-    let mut partitions = Vec::new();
-    for number in 0..context.meta.partitions {
-        partitions.push(Partition::load(store, keys, number).await?);
-    }
-    let oldest = partitions
-        .iter()
-        .map(|p| p.loaded)
-        .min()
-        .unwrap_or_default();
-    let jobs: usize = partitions.iter().map(|p| p.jobs.len()).sum();
-    tracing::info!(jobs, "leading");
-
-    // Only a hint: what it misses is found by the heads of the logs, below and in every commit.
-    let (events, mut feed) = mpsc::channel(1_024);
-    let _watch = forward(
-        View::resume(
-            store.clone(),
-            keys.jobs(),
-            Revision(oldest.0 + 1),
-            u64::MAX / 2,
-        ),
-        events,
-        |event| event,
-    );
-    let mut check_at_ms = store.env().monotonic_ms() + context.relist_ms;
     loop {
-        for partition in partitions.iter_mut().filter(|p| p.stale && !p.stopped) {
-            partition.reload(store, keys).await?;
-        }
-        let next_ms = match fire_due(context, authority, notices, &mut partitions).await? {
+        outlook.refresh().await?;
+        let fired = fire_due(context, authority, notices, &mut outlook.partitions).await?;
+        let next_ms = match fired {
             Fired::Deposed => return Ok(()),
             Fired::Untrusted => None,
             Fired::Until(next_ms) => next_ms,
         };
         let wait_ms = next_ms
-            .map_or(TICK_MS, |next| next - clock.now_ms())
+            .map_or(TICK_MS, |next| next - context.clock.now_ms())
             .clamp(1, TICK_MS);
-        let sleep = store
-            .env()
-            .sleep(Duration::from_millis(wait_ms.unsigned_abs()));
-        if let Either::Left(Some(event)) = race(feed.recv(), sleep).await {
-            follow(context, &mut partitions, event).await?;
-            while let Ok(event) = feed.try_recv() {
-                follow(context, &mut partitions, event).await?;
-            }
-        }
-        if store.env().monotonic_ms() >= check_at_ms {
-            check_heads(context, &mut partitions).await?;
-            check_at_ms = store.env().monotonic_ms() + context.relist_ms;
-        }
-    }
-}
-
-async fn follow(
-    context: &LeaderContext,
-    partitions: &mut [Partition],
-    event: ViewEvent,
-) -> BackendResult<()> {
-    match event {
-        ViewEvent::Listed(..) => partitions.iter_mut().for_each(|p| p.stale = true),
-        ViewEvent::Changed(changes) => {
-            let mut numbers: Vec<u16> = changes
-                .events
-                .iter()
-                .filter_map(|event| {
-                    context
-                        .keys
-                        .parse_job(event.key())
-                        .map(|(number, _)| number)
-                })
-                .collect();
-            numbers.dedup();
-            for number in numbers {
-                if let Some(partition) = partitions.get_mut(usize::from(number)) {
-                    partition
-                        .follow(&context.store, &context.keys, &changes)
-                        .await?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A watch that stalled is found here: a partition whose log has moved is read anew.
-async fn check_heads(context: &LeaderContext, partitions: &mut [Partition]) -> BackendResult<()> {
-    for partition in partitions {
-        let head = context
-            .store
-            .get(&context.keys.changes(partition.number))
+        outlook
+            .wait(wait_ms.unsigned_abs(), std::future::pending())
             .await?;
-        if head.map(|head| head.modified) != Some(partition.changes_revision) {
-            partition.stale = true;
+        if outlook.is_deposed(term) {
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 /// How firing ended.

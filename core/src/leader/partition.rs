@@ -13,6 +13,18 @@ use crate::recipe::retry::{Backoff, Store};
 /// Batches start with so many decisions, and never have more.
 pub const MAX_BATCH: usize = 100;
 
+/// What news of a cursor meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// It was known, or cannot be read.
+    Known,
+    /// Something is decided since.
+    On {
+        /// The leader's fire clock when it opened the window, if this is a new one.
+        opened_ms: Option<i64>,
+    },
+}
+
 /// A partition as it stands at `changes_revision`, which every plan requires.
 #[derive(Debug)]
 pub struct Partition {
@@ -125,8 +137,9 @@ impl Partition {
             _ => None,
         });
         let next = head.and_then(|head| decode::<ChangesRecord>(&head.value).ok());
+        // Until all of it is taken in: whoever drops this call half done must not plan from it.
+        self.stale = true;
         let Some(next) = next.filter(|next| next.seq == self.changes.seq + 1) else {
-            self.stale = true;
             return Ok(());
         };
         for (id, version) in &next.touched {
@@ -148,15 +161,47 @@ impl Partition {
                     self.due.set(&id, None);
                     self.jobs.remove(&id);
                 }
-                _ => {
-                    self.stale = true;
-                    return Ok(());
-                }
+                _ => return Ok(()),
             }
         }
         self.changes = next;
         self.changes_revision = changes.revision;
+        self.stale = false;
         Ok(())
+    }
+
+    /// Somebody has moved the cursor to what `entry` says.
+    pub fn moved(&mut self, entry: &Entry) -> Moved {
+        if entry.modified <= self.cursor_revision {
+            return Moved::Known;
+        }
+        let Ok(cursor) = decode::<CursorRecord>(&entry.value) else {
+            self.stale = true;
+            return Moved::Known;
+        };
+        if cursor.position < self.cursor.position {
+            self.stop();
+            return Moved::Known;
+        }
+        let opened_ms = (cursor.window != self.cursor.window).then_some(cursor.window.until_ms);
+        self.cursor = cursor;
+        self.cursor_revision = entry.modified;
+        for id in self.due.until(self.cursor.position.at_ms) {
+            let due = self
+                .jobs
+                .get(&id)
+                .and_then(|job| first_undecided(job, &self.cursor.position));
+            self.due.set(&id, due);
+        }
+        Moved::On { opened_ms }
+    }
+
+    fn stop(&mut self) {
+        tracing::error!(
+            partition = self.number,
+            "the cursor went backwards: was the store restored? This partition is stopped"
+        );
+        self.stopped = true;
     }
 
     /// The definitions that the segments name; those known already are not read again, since they
@@ -215,11 +260,7 @@ impl Partition {
     pub async fn reload(&mut self, store: &Store, keys: &Keys) -> BackendResult<()> {
         let fresh = Self::load(store, keys, self.number).await?;
         if fresh.cursor.position < self.cursor.position {
-            tracing::error!(
-                partition = self.number,
-                "the cursor went backwards: was the store restored? This partition is stopped"
-            );
-            self.stopped = true;
+            self.stop();
             return Ok(());
         }
         let (batch, standing) = (self.batch, std::mem::take(&mut self.standing));

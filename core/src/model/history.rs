@@ -99,6 +99,17 @@ impl Revised {
         })
     }
 
+    /// Whether it changed a key of the span: whether [`Revised::within`] has something to report.
+    #[must_use]
+    pub fn touches(&self, span: &Span) -> bool {
+        let first = self
+            .changes
+            .partition_point(|change| change.key() < span.start.as_slice());
+        self.changes
+            .get(first)
+            .is_some_and(|change| span.contains(change.key()))
+    }
+
     /// Bytes of the keys and values that it holds.
     #[must_use]
     pub fn bytes(&self) -> usize {

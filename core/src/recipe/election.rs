@@ -5,7 +5,7 @@
 //! on believing; its writes fail, because every one of them requires the key that was created at
 //! its term. So correctness never rests on who believes what, nor on clocks, nor on lease times.
 
-use crate::backend::{BackendError, Event, Span};
+use crate::backend::{BackendError, Entry, Event, Span};
 
 use super::retry::{Backoff, Store};
 use super::session::{Opened, Session};
@@ -33,18 +33,37 @@ pub async fn campaign(
         while !vacant {
             vacant = is_vacant(&view.next().await).unwrap_or(vacant);
         }
-        match Session::open(store, key.to_vec(), value(), ttl_ms).await {
-            Ok(Opened::Ours(session)) => return session,
+        match try_lead(store, key, value(), ttl_ms).await {
+            Tried::Leads(session) => return session,
             // The view lags behind what the store just said: wait for its next word.
-            Ok(Opened::Taken(_)) => vacant = false,
-            Err(BackendError::Broken(reason)) => {
-                tracing::error!(reason, "the store is broken; standing by");
-                backoff.wait(store.env()).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "campaign failed; trying again");
-                backoff.wait(store.env()).await;
-            }
+            Tried::Taken(_) => vacant = false,
+            Tried::Failed => backoff.wait(store.env()).await,
+        }
+    }
+}
+
+/// What became of a try to lead.
+pub enum Tried {
+    /// The key is ours.
+    Leads(Session),
+    /// Somebody else has it (or an earlier lease of ours).
+    Taken(Entry),
+    /// The store did not do it; try again after a pause.
+    Failed,
+}
+
+/// Tries once to lead, with a fresh lease.
+pub async fn try_lead(store: &Store, key: &[u8], value: Vec<u8>, ttl_ms: u64) -> Tried {
+    match Session::open(store, key.to_vec(), value, ttl_ms).await {
+        Ok(Opened::Ours(session)) => Tried::Leads(session),
+        Ok(Opened::Taken(entry)) => Tried::Taken(entry),
+        Err(BackendError::Broken(reason)) => {
+            tracing::error!(reason, "the store is broken; standing by");
+            Tried::Failed
+        }
+        Err(error) => {
+            tracing::warn!(%error, "campaign failed; trying again");
+            Tried::Failed
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -10,7 +9,7 @@ use tokio::sync::watch;
 use crate::backend::{
     BackendError, BackendResult, Entry, Key, Lease, Requirement, Revision, Txn, TxnOutcome, Write,
 };
-use crate::env::{SharedEnv, TaskHandle};
+use crate::env::{SharedEnv, TaskHandle, race};
 
 use super::retry::Store;
 
@@ -22,8 +21,8 @@ use super::retry::Store;
 #[derive(Clone)]
 pub struct Trust {
     env: SharedEnv,
-    /// `ENDED` once nothing can extend it any more.
-    until_ms: Arc<AtomicU64>,
+    /// `ENDED` once nothing can extend it any more; only that is told to those who wait.
+    until_ms: Arc<watch::Sender<u64>>,
 }
 
 /// The window was closed for good, by whoever found out that the key is gone.
@@ -35,14 +34,15 @@ impl Trust {
     pub fn none(env: SharedEnv) -> Self {
         Self {
             env,
-            until_ms: Arc::new(AtomicU64::new(0)),
+            until_ms: Arc::new(watch::Sender::new(0)),
         }
     }
 
     /// Milliseconds for which the lease may still be relied upon; 0 when no more.
     #[must_use]
     pub fn remaining_ms(&self) -> u64 {
-        match self.until_ms.load(Ordering::SeqCst) {
+        let until_ms = *self.until_ms.borrow();
+        match until_ms {
             ENDED => 0,
             until_ms => until_ms.saturating_sub(self.env.monotonic_ms()),
         }
@@ -58,19 +58,35 @@ impl Trust {
     pub fn extend(&self, start_ms: u64, ttl_ms: u64) {
         let margin_ms = ttl_ms / 10;
         // `ENDED` is larger than any time, so what has ended stays so.
-        self.until_ms
-            .fetch_max(start_ms + ttl_ms - margin_ms, Ordering::SeqCst);
+        self.until_ms.send_if_modified(|until_ms| {
+            *until_ms = (*until_ms).max(start_ms + ttl_ms - margin_ms);
+            false
+        });
     }
 
     /// Nothing may be relied upon any more, for good.
     pub fn end(&self) {
-        self.until_ms.store(ENDED, Ordering::SeqCst);
+        self.until_ms.send_replace(ENDED);
     }
 
-    /// Whether it was ended for good.
-    #[must_use]
-    pub fn is_ended(&self) -> bool {
-        self.until_ms.load(Ordering::SeqCst) == ENDED
+    /// Completes when it is ended for good.
+    pub async fn ended(&self) {
+        let mut until_ms = self.until_ms.subscribe();
+        // Cannot fail: the sender is ours.
+        let _ = until_ms.wait_for(|until_ms| *until_ms == ENDED).await;
+    }
+
+    /// Completes when the lease may not be relied upon any more, be it for good or for now.
+    pub async fn lapsed(&self) {
+        loop {
+            match self.remaining_ms() {
+                0 => return,
+                // Meanwhile it may have been prolonged.
+                left_ms => {
+                    race(self.ended(), self.env.sleep(Duration::from_millis(left_ms))).await;
+                }
+            }
+        }
     }
 }
 
@@ -175,6 +191,16 @@ impl Session {
     #[must_use]
     pub fn guard(&self) -> Requirement {
         Requirement::Created(self.key.clone(), self.revision)
+    }
+
+    /// A put of another key that goes with this session.
+    #[must_use]
+    pub fn leased_put(&self, key: Key, value: Vec<u8>) -> Write {
+        Write::Put {
+            key,
+            value,
+            lease: Some(self.lease.id),
+        }
     }
 
     /// Completes when the store says that the lease is gone.

@@ -22,9 +22,6 @@ use crate::recipe::session::Trust;
 use super::WorkerContext;
 use super::report::report;
 
-/// How often a fenced run looks at its session.
-const FENCE_CHECK: Duration = Duration::from_millis(100);
-
 /// An attempt that is RUNNING and ours.
 pub struct Running {
     /// The attempt, RUNNING.
@@ -197,9 +194,7 @@ async fn stop_cause(env: &SharedEnv, running: &Running) -> StopCause {
         if !spec.is_fenced() {
             return std::future::pending().await;
         }
-        while running.trust.holds() {
-            env.sleep(FENCE_CHECK).await;
-        }
+        running.trust.lapsed().await;
     };
     match race(running.token.cancelled(), race(timeout, fence)).await {
         Either::Left(cause) => cause,

@@ -6,10 +6,14 @@
 //! are read next). LOCKED is durable before RUNNING, and RUNNING before the user's code.
 
 pub mod execute;
+mod held;
+mod leave;
 pub mod queue;
 pub mod report;
+pub mod share;
+mod strays;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +23,13 @@ use tokio::sync::{mpsc, watch};
 use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, Txn, TxnOutcome};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::{ClockState, FireClock};
-use crate::env::{TaskHandle, race};
-use crate::handler::{Execution, Executors};
+use crate::drain::Drained;
+use crate::env::race;
+use crate::handler::Executors;
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{RunRecord, encode};
-use crate::job::run::{FailReason, Owner, RunEvent, RunState};
+use crate::job::record::{NodeRecord, RunRecord, decode, encode, is_pending};
+use crate::job::run::{FailReason, Owner, RunEvent};
 use crate::keys::{AttemptKey, Keys};
 use crate::recipe::committer::Committer;
 use crate::recipe::retry::Store;
@@ -33,7 +38,9 @@ use crate::recipe::view::{View, ViewEvent, forward};
 use crate::spool::Spool;
 
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
+use held::Held;
 use queue::Queue;
+use share::{Peer, Peers};
 
 /// What a worker works with.
 pub struct WorkerContext {
@@ -49,7 +56,7 @@ pub struct WorkerContext {
     pub committer: Committer,
     /// Where results wait that the store does not take.
     pub spool: Option<Arc<dyn Spool>>,
-    /// Time of records.
+    /// When a run is due, and the time of records.
     pub clock: Arc<FireClock>,
     /// Who we are.
     pub owner: Owner,
@@ -63,12 +70,16 @@ pub struct WorkerContext {
     pub drain_timeout_ms: u64,
     /// How often views are listed anew, in milliseconds.
     pub relist_ms: u64,
+    /// The nodes that operators have drained.
+    pub drained: Drained,
 }
 
 /// Claims a request at most.
 const MAX_CLAIMS: usize = 50;
 /// Sleeping is a hint: the loop looks around at least so often.
 const TICK_MS: u64 = 500;
+/// The same while it may not claim, whatever is due.
+const UNABLE_TICK_MS: u64 = 50;
 /// Definitions kept at hand.
 const MAX_DEFINITIONS: usize = 10_000;
 
@@ -78,6 +89,7 @@ pub type CurrentSession = watch::Receiver<Option<Arc<Session>>>;
 enum Input {
     Runs(ViewEvent),
     Cancels(ViewEvent),
+    Nodes(ViewEvent),
     Ended(AttemptKey),
 }
 
@@ -92,11 +104,20 @@ pub async fn work(
     let view = |span| View::new(context.store.clone(), span, context.relist_ms);
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    let _nodes = forward(view(context.keys.nodes()), inputs.clone(), Input::Nodes);
     let env = context.store.env().clone();
+    let me = Peer {
+        slots: u32::try_from(context.slots).unwrap_or(u32::MAX),
+        queues: context.queues.iter().cloned().collect(),
+        needs: executors.needs(),
+    };
     // What an earlier life did comes before anything new.
     let _replay = report::replay(&context).await;
     let mut worker = Worker {
-        queue: Queue::new(&context.queues, &executors),
+        queue: Queue::new(&context.owner.node, me),
+        nodes: BTreeMap::new(),
+        nodes_known: false,
+        drained: Arc::default(),
         context,
         executors,
         sessions,
@@ -106,9 +127,13 @@ pub async fn work(
         reconciled: None,
     };
     while !shutdown.is_cancelled() {
-        worker.step(&mut inbox).await;
+        let able = worker.step(&mut inbox).await;
         let now_ms = worker.context.clock.now_ms();
-        let wait_ms = worker.queue.wait_ms(now_ms).clamp(1, TICK_MS);
+        let wait_ms = if able {
+            worker.queue.wait_ms(now_ms).clamp(1, TICK_MS)
+        } else {
+            UNABLE_TICK_MS
+        };
         let wake = race(
             shutdown.cancelled(),
             env.sleep(Duration::from_millis(wait_ms)),
@@ -120,18 +145,17 @@ pub async fn work(
     worker.drain(&mut inbox).await;
 }
 
-struct Held {
-    canceller: Arc<Canceller>,
-    /// Ends the execution when dropped; `None` while it is being claimed.
-    task: Option<TaskHandle>,
-}
-
 struct Worker {
     context: Arc<WorkerContext>,
     executors: Arc<Executors>,
     sessions: CurrentSession,
     inputs: mpsc::Sender<Input>,
     queue: Queue,
+    /// The live nodes.
+    nodes: BTreeMap<Owner, NodeRecord>,
+    nodes_known: bool,
+    /// The nodes that claim nothing.
+    drained: Arc<BTreeSet<String>>,
     held: BTreeMap<AttemptKey, Held>,
     definitions: BTreeMap<(String, u64, u64), Arc<Definition>>,
     /// The session under which the runs were last checked for strays.
@@ -139,14 +163,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Takes everything that has arrived, then claims what there is room for.
-    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) {
+    /// Takes everything that has arrived, then claims what there is room for. Answers whether it may
+    /// claim at all now: what is due waits without it.
+    async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) -> bool {
         while let Ok(input) = inbox.try_recv() {
             self.take(input).await;
         }
         let session = self.sessions.borrow().clone();
         let Some(session) = session.filter(|s| s.trust.holds()) else {
-            return;
+            return false;
         };
         if self.reconciled != Some(session.revision) {
             match self
@@ -164,15 +189,19 @@ impl Worker {
                 Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
             }
         }
-        if let ClockState::Held { step_ms, .. } = self.context.clock.state() {
-            // The leader would judge a new run's time limit by a clock that ours stands behind: it
-            // would end, and start again elsewhere, what still runs here.
-            tracing::debug!(step_ms, "the wall clock stepped; claiming nothing");
-            return;
+        if let ClockState::Held { reason } = self.context.clock.state() {
+            // The leader judges a new run's time limit by its own clock: with a limit from a wrong
+            // one it would end, and start again elsewhere, what still runs here.
+            tracing::debug!(%reason, "claiming nothing");
+            return false;
+        }
+        if !self.may_claim() {
+            return false;
         }
         if let Err(error) = self.claim(&session).await {
             tracing::error!(%error, "cannot claim");
         }
+        true
     }
 
     async fn take(&mut self, input: Input) {
@@ -199,6 +228,25 @@ impl Worker {
                     }
                 }
             }
+            Input::Nodes(ViewEvent::Listed(entries, _)) => {
+                self.nodes.clear();
+                entries.iter().for_each(|entry| self.node(entry));
+                self.nodes_known = true;
+                self.share();
+            }
+            Input::Nodes(ViewEvent::Changed(changes)) => {
+                for event in &changes.events {
+                    match event {
+                        Event::Put(entry) => self.node(entry),
+                        Event::Delete { key, .. } => {
+                            if let Some((node, incarnation)) = self.context.keys.parse_node(key) {
+                                self.nodes.remove(&Owner { node, incarnation });
+                            }
+                        }
+                    }
+                }
+                self.share();
+            }
             Input::Cancels(ViewEvent::Listed(entries, _)) => {
                 for entry in &entries {
                     self.cancel(&entry.key);
@@ -214,6 +262,33 @@ impl Worker {
         }
     }
 
+    fn node(&mut self, entry: &Entry) {
+        if let Some((node, incarnation)) = self.context.keys.parse_node(&entry.key)
+            && let Ok(record) = decode(&entry.value)
+        {
+            self.nodes.insert(Owner { node, incarnation }, record);
+        }
+    }
+
+    /// Shares the runs among those that are there now, and claim.
+    fn share(&mut self) {
+        let drained = self.context.drained.borrow().clone().unwrap_or_default();
+        let me = (self.context.owner.node.as_str(), self.queue.me().clone());
+        self.queue.set_peers(Peers::new(&self.nodes, &drained, me));
+        self.drained = drained;
+    }
+
+    /// A node claims when it knows with whom to share, and is not drained.
+    fn may_claim(&mut self) -> bool {
+        let Some(drained) = self.context.drained.borrow().clone() else {
+            return false;
+        };
+        if drained != self.drained {
+            self.share();
+        }
+        self.nodes_known && !drained.contains(&self.context.owner.node)
+    }
+
     fn cancel(&self, key: &[u8]) {
         let Some(run) = self.context.keys.parse_cancel(key) else {
             return;
@@ -226,15 +301,16 @@ impl Worker {
     }
 
     fn offer(&mut self, entry: &Entry) {
-        match Attempt::read(&self.context.keys, entry) {
-            // Old news of what runs here already (a listing may be newer than the watch): claiming
-            // it again would replace, and so abort, the execution.
-            Some(attempt) if self.held.contains_key(&attempt.key) => {
-                self.queue.remove(&attempt.key);
-            }
-            Some(attempt) if attempt.record.state == RunState::Pending => self.queue.offer(attempt),
-            Some(attempt) => self.queue.remove(&attempt.key),
-            None => {}
+        let keys = &self.context.keys;
+        let Some(key) = keys.parse_attempt(&entry.key) else {
+            return;
+        };
+        // What runs here already is old news (a listing may be newer than the watch): claiming it
+        // again would replace, and so abort, the execution. Most other news is of what others took.
+        let news = !self.held.contains_key(&key) && is_pending(&entry.value);
+        match news.then(|| Attempt::read(keys, entry)).flatten() {
+            Some(attempt) => self.queue.offer(attempt, self.context.clock.now_ms()),
+            None => self.queue.remove(&key),
         }
     }
 
@@ -272,7 +348,7 @@ impl Worker {
         session: &Session,
         wanted: Vec<Attempt>,
     ) -> BackendResult<Vec<Attempt>> {
-        let now_ms = self.context.clock.now_ms();
+        let now_ms = self.context.clock.record_ms();
         let mut txns = Vec::new();
         let mut records = Vec::new();
         for attempt in wanted {
@@ -307,7 +383,7 @@ impl Worker {
                     continue;
                 }
             };
-            let now_ms = self.context.clock.now_ms();
+            let now_ms = self.context.clock.record_ms();
             let end_ms =
                 definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + COMMAND_PATIENCE_MS;
             let start = finish::start(
@@ -455,7 +531,7 @@ impl Worker {
             return;
         }
         let end = End {
-            now_ms: self.context.clock.now_ms(),
+            now_ms: self.context.clock.record_ms(),
             nonce: self.context.store.env().random_u64(),
             epoch: self.context.epoch,
             execution: None,
@@ -498,103 +574,5 @@ impl Worker {
             task: Some(task),
         };
         self.held.insert(key, held);
-    }
-
-    /// Records that name this incarnation although nothing here holds them: LOCKED goes back, and
-    /// RUNNING was never executed (whatever we execute, we hold until its end is durable).
-    async fn give_back_strays(&mut self, entries: &[Entry]) {
-        for entry in entries {
-            let Some(attempt) = Attempt::read(&self.context.keys, entry) else {
-                continue;
-            };
-            if attempt.record.owner.as_ref() != Some(&self.context.owner)
-                || self.held.contains_key(&attempt.key)
-            {
-                continue;
-            }
-            tracing::warn!(run = attempt.key.run, state = %attempt.record.state, "a stray of ours; given back");
-            match attempt.record.state {
-                RunState::Locked => self.decline_stray(&attempt).await,
-                RunState::Running => self.end_unstarted(&attempt).await,
-                _ => {}
-            }
-        }
-    }
-
-    async fn decline_stray(&self, attempt: &Attempt) {
-        let event = RunEvent::Decline(self.context.owner.clone());
-        if let Ok(txn) = finish::give_back(&self.context.keys, attempt, &event) {
-            // A conflict says that it has moved on already.
-            let _ = self.context.store.settle(&txn).await;
-        }
-    }
-
-    async fn end_unstarted(&mut self, attempt: &Attempt) {
-        // Its definition says whether another attempt follows: one does, unless the job is gone.
-        // Without knowing, nothing is decided.
-        let definition = match self.definition(attempt).await {
-            Ok(definition) => definition,
-            Err(error) => {
-                tracing::warn!(run = attempt.key.run, %error, "cannot read its definition; trying again");
-                self.reconciled = None;
-                return;
-            }
-        };
-        let execution = Execution::failed(FailReason::NotStarted, "it was never started");
-        let end = End {
-            now_ms: self.context.clock.now_ms(),
-            nonce: self.context.store.env().random_u64(),
-            epoch: self.context.epoch,
-            execution: Some(&execution),
-            error: None,
-            spec: definition.as_ref().map(|d| &d.spec),
-        };
-        let event = finish::finished(&self.context.owner, &execution);
-        if let Ok(txn) = finish::end(&self.context.keys, attempt, &event, &end) {
-            let _ = self.context.store.settle(&txn).await;
-        }
-    }
-
-    /// Waits for running work; what is not done in time is told to stop.
-    async fn drain(mut self, inbox: &mut mpsc::Receiver<Input>) {
-        let env = self.context.store.env().clone();
-        if !self.held.is_empty() {
-            tracing::info!(running = self.held.len(), "waiting for running work");
-        }
-        let deadline = env.monotonic_ms() + self.context.drain_timeout_ms;
-        let last = deadline + 2 * self.context.kill_grace_ms + 10_000;
-        let mut stopped = false;
-        while !self.held.is_empty() && env.monotonic_ms() < last {
-            if !stopped && env.monotonic_ms() >= deadline {
-                stopped = true;
-                tracing::warn!(running = self.held.len(), "stopping what still runs");
-                for held in self.held.values() {
-                    held.canceller.stop(StopCause::Fenced);
-                }
-            }
-            let tick = env.sleep(Duration::from_millis(100));
-            if let Either::Left(Some(input)) = race(inbox.recv(), tick).await {
-                match input {
-                    Input::Ended(_) | Input::Cancels(_) => self.take(input).await,
-                    Input::Runs(_) => {}
-                }
-            }
-        }
-    }
-}
-
-impl Held {
-    fn new() -> Self {
-        Self {
-            canceller: Arc::new(Canceller::new().0),
-            task: None,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // The task has ended by itself when its key is let go, except at the very end of a drain.
-        drop(self.task.take());
     }
 }

@@ -3,20 +3,33 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::handler::Executors;
 use crate::job::finish::Attempt;
 use crate::keys::AttemptKey;
 
+use super::share::{Peer, Peers, delay_ms};
+
 /// Higher priority first, then the older instant.
-type Rank = (Reverse<i8>, i64, AttemptKey);
+type Order = (Reverse<i8>, i64, AttemptKey);
+
+#[derive(Debug)]
+struct Waiting {
+    attempt: Attempt,
+    /// When it was first offered here.
+    seen_ms: i64,
+    /// When it may be taken here.
+    ready_ms: i64,
+    /// Place of this node among those that can take it.
+    rank: usize,
+}
 
 /// PENDING runs that this node can run.
 #[derive(Debug)]
 pub struct Queue {
-    queues: BTreeSet<String>,
-    needs: BTreeSet<String>,
-    attempts: BTreeMap<AttemptKey, Attempt>,
-    ready: BTreeSet<Rank>,
+    node: String,
+    me: Peer,
+    peers: Peers,
+    attempts: BTreeMap<AttemptKey, Waiting>,
+    ready: BTreeSet<Order>,
     later: BTreeSet<(i64, AttemptKey)>,
     /// Declined here, and when to look at them again: a node may learn of a command meanwhile.
     avoided: BTreeMap<AttemptKey, i64>,
@@ -24,22 +37,18 @@ pub struct Queue {
 
 /// A run that was declined is looked at again after so long.
 const AVOID_MS: i64 = 10_000;
+/// Where there is more than the cluster can do, each node takes its own share first; a run that is
+/// older by so much goes before it nevertheless.
+const HEAD_START_MS: i64 = 5_000;
 
 impl Queue {
-    /// For a node that serves these queues with these executors.
+    /// For the node of this id, which can take that.
     #[must_use]
-    pub fn new(queues: &[String], executors: &Executors) -> Self {
-        let mut needs: BTreeSet<String> = executors
-            .handlers
-            .keys()
-            .map(|name| format!("handler:{name}"))
-            .collect();
-        if executors.commands.is_some() {
-            needs.insert("command".into());
-        }
+    pub fn new(node: &str, me: Peer) -> Self {
         Self {
-            queues: queues.iter().cloned().collect(),
-            needs,
+            node: node.to_owned(),
+            me,
+            peers: Peers::default(),
             attempts: BTreeMap::new(),
             ready: BTreeSet::new(),
             later: BTreeSet::new(),
@@ -47,32 +56,63 @@ impl Queue {
         }
     }
 
-    /// A PENDING attempt, new or changed.
-    pub fn offer(&mut self, attempt: Attempt) {
-        self.remove(&attempt.key);
-        let record = &attempt.record;
-        if !self.queues.contains(&record.queue) || !self.needs.contains(&record.needs) {
-            return;
-        }
-        self.later
-            .insert((self.ready_ms(&attempt), attempt.key.clone()));
-        self.attempts.insert(attempt.key.clone(), attempt);
+    /// What this node can take.
+    #[must_use]
+    pub fn me(&self) -> &Peer {
+        &self.me
     }
 
-    /// When the attempt may be taken here.
-    fn ready_ms(&self, attempt: &Attempt) -> i64 {
+    /// The live nodes are these; everything that waits is ranked anew.
+    pub fn set_peers(&mut self, peers: Peers) {
+        if peers == self.peers {
+            return;
+        }
+        self.peers = peers;
+        self.ready.clear();
+        self.later.clear();
+        for waiting in std::mem::take(&mut self.attempts).into_values() {
+            self.insert(waiting.attempt, waiting.seen_ms);
+        }
+    }
+
+    /// A PENDING attempt, new or changed.
+    pub fn offer(&mut self, attempt: Attempt, now_ms: i64) {
+        let known = self.attempts.get(&attempt.key);
+        let seen_ms = known
+            .filter(|known| known.attempt.modified == attempt.modified)
+            .map_or(now_ms, |known| known.seen_ms);
+        self.remove(&attempt.key);
+        if self.me.takes(&attempt.record.queue, &attempt.record.needs) {
+            self.insert(attempt, seen_ms);
+        }
+    }
+
+    fn insert(&mut self, attempt: Attempt, seen_ms: i64) {
+        let record = &attempt.record;
+        let rank = self
+            .peers
+            .rank(&record.run, &record.queue, &record.needs, &self.node);
         let avoided = self.avoided.get(&attempt.key).copied();
-        attempt
-            .record
-            .not_before_ms
-            .max(avoided.unwrap_or(i64::MIN))
+        let mut ready_ms = record.not_before_ms.max(avoided.unwrap_or(i64::MIN));
+        if rank > 0 {
+            ready_ms = ready_ms.max(seen_ms).saturating_add(delay_ms(rank));
+        }
+        let key = attempt.key.clone();
+        self.later.insert((ready_ms, key.clone()));
+        let waiting = Waiting {
+            attempt,
+            seen_ms,
+            ready_ms,
+            rank,
+        };
+        self.attempts.insert(key, waiting);
     }
 
     /// It is PENDING no more.
     pub fn remove(&mut self, key: &AttemptKey) {
-        if let Some(attempt) = self.attempts.remove(key) {
-            self.later.remove(&(self.ready_ms(&attempt), key.clone()));
-            self.ready.remove(&rank(&attempt));
+        if let Some(waiting) = self.attempts.remove(key) {
+            self.later.remove(&(waiting.ready_ms, key.clone()));
+            self.ready.remove(&order(&waiting));
         }
     }
 
@@ -92,19 +132,19 @@ impl Queue {
 
     /// Takes up to `limit` of those that may start now.
     pub fn take(&mut self, limit: usize, now_ms: i64) -> Vec<Attempt> {
-        while let Some((not_before, _)) = self.later.first()
-            && *not_before <= now_ms
+        while let Some((ready_ms, _)) = self.later.first()
+            && *ready_ms <= now_ms
             && let Some((_, key)) = self.later.pop_first()
         {
-            if let Some(attempt) = self.attempts.get(&key) {
-                self.ready.insert(rank(attempt));
+            if let Some(waiting) = self.attempts.get(&key) {
+                self.ready.insert(order(waiting));
             }
         }
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some((_, _, key)) = self.ready.pop_first()
         {
-            taken.extend(self.attempts.remove(&key));
+            taken.extend(self.attempts.remove(&key).map(|waiting| waiting.attempt));
         }
         taken
     }
@@ -112,16 +152,165 @@ impl Queue {
     /// Milliseconds until the next one may start; `u64::MAX` if none waits for its time.
     #[must_use]
     pub fn wait_ms(&self, now_ms: i64) -> u64 {
-        self.later.first().map_or(u64::MAX, |(not_before, _)| {
-            u64::try_from(not_before.saturating_sub(now_ms)).unwrap_or(0)
+        self.later.first().map_or(u64::MAX, |(ready_ms, _)| {
+            u64::try_from(ready_ms.saturating_sub(now_ms)).unwrap_or(0)
         })
     }
 }
 
-fn rank(attempt: &Attempt) -> Rank {
+fn order(waiting: &Waiting) -> Order {
+    let head_start_ms = if waiting.rank > 0 { HEAD_START_MS } else { 0 };
     (
-        Reverse(attempt.record.priority),
-        attempt.record.scheduled_ms,
-        attempt.key.clone(),
+        Reverse(waiting.attempt.record.priority),
+        waiting
+            .attempt
+            .record
+            .scheduled_ms
+            .saturating_add(head_start_ms),
+        waiting.attempt.key.clone(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Revision;
+    use crate::job::record::{NodeRecord, RunRecord};
+    use crate::job::run::Owner;
+
+    fn record(slots: u32) -> NodeRecord {
+        NodeRecord {
+            address: None,
+            slots,
+            queues: vec!["default".into()],
+            handlers: vec![],
+            commands: true,
+            since_ms: 0,
+            tzdb: String::new(),
+        }
+    }
+
+    fn attempt(n: i64, priority: i8, not_before_ms: i64) -> Attempt {
+        let run = format!("j@{n}");
+        let json = serde_json::json!({
+            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": n,
+            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
+            "deadline_ms": 0, "state": "PENDING", "not_before_ms": not_before_ms,
+            "created_ms": 0, "priority": priority,
+        });
+        let record: RunRecord = serde_json::from_value(json).unwrap();
+        Attempt {
+            key: AttemptKey {
+                partition: 0,
+                job: "j".into(),
+                run,
+                attempt: 1,
+            },
+            record,
+            modified: Revision(5),
+        }
+    }
+
+    fn peers(ids: &[&str]) -> Peers {
+        let live = ids
+            .iter()
+            .map(|id| {
+                let owner = Owner {
+                    node: (*id).to_owned(),
+                    incarnation: "1".into(),
+                };
+                (owner, record(4))
+            })
+            .collect();
+        Peers::new(&live, &BTreeSet::new(), ("a", Peer::of(&record(4))))
+    }
+
+    fn queue(ids: &[&str]) -> Queue {
+        let mut queue = Queue::new("a", Peer::of(&record(4)));
+        queue.set_peers(peers(ids));
+        queue
+    }
+
+    fn numbers(taken: &[Attempt]) -> Vec<i64> {
+        taken.iter().map(|a| a.record.scheduled_ms).collect()
+    }
+
+    #[test]
+    fn alone_it_takes_the_urgent_then_the_old_and_nothing_early() {
+        let mut queue = queue(&[]);
+        for attempt in [
+            attempt(3, 0, 0),
+            attempt(1, 0, 0),
+            attempt(2, 5, 0),
+            attempt(4, 9, 1_000),
+        ] {
+            queue.offer(attempt, 100);
+        }
+        assert_eq!(queue.wait_ms(100), 0);
+        assert_eq!(numbers(&queue.take(9, 100)), [2, 1, 3]);
+        assert_eq!(queue.wait_ms(100), 900);
+        assert_eq!(numbers(&queue.take(9, 999)), [0_i64; 0]);
+        assert_eq!(numbers(&queue.take(9, 1_000)), [4]);
+    }
+
+    #[test]
+    fn its_share_at_once_and_the_rest_after_a_delay_by_rank() {
+        let mut queue = queue(&["b", "c"]);
+        (0..90).for_each(|n| queue.offer(attempt(n, 0, 0), 100));
+        let taken = |queue: &mut Queue, now_ms| queue.take(90, now_ms).len();
+        let first = taken(&mut queue, 100);
+        assert!((15..45).contains(&first), "{first}");
+        assert_eq!(taken(&mut queue, 299), 0);
+        let second = taken(&mut queue, 300);
+        assert_eq!(taken(&mut queue, 499), 0);
+        let third = taken(&mut queue, 500);
+        assert_eq!(first + second + third, 90);
+        assert!(second > 10 && third > 10, "{second} {third}");
+    }
+
+    #[test]
+    fn when_the_others_go_their_share_is_taken_at_once() {
+        let mut queue = queue(&["b", "c"]);
+        (0..30).for_each(|n| queue.offer(attempt(n, 0, 0), 100));
+        let mine = queue.take(30, 100).len();
+        queue.set_peers(peers(&[]));
+        assert_eq!(queue.take(30, 101).len(), 30 - mine);
+    }
+
+    #[test]
+    fn with_more_than_it_can_do_its_share_goes_first_unless_another_is_much_older() {
+        let mut queue = queue(&["b", "c"]);
+        (0..30).for_each(|n| queue.offer(attempt(n, 0, 0), 100));
+        queue.offer(attempt(-6_000, 0, 0), 100);
+        queue.offer(attempt(900, 7, 0), 100);
+        let ranks: BTreeMap<i64, usize> = queue
+            .attempts
+            .values()
+            .map(|waiting| (waiting.attempt.record.scheduled_ms, waiting.rank))
+            .collect();
+        let order = numbers(&queue.take(32, 5_000));
+        assert_eq!(order[..2], [900, -6_000], "priority, then age");
+        let shares: Vec<bool> = order[2..].iter().map(|n| ranks[n] == 0).collect();
+        assert!(shares.is_sorted_by(|a, b| a >= b), "{shares:?}");
+    }
+
+    #[test]
+    fn an_offer_that_says_nothing_new_does_not_begin_the_delay_again() {
+        let mut queue = queue(&["b", "c"]);
+        (0..30).for_each(|n| queue.offer(attempt(n, 0, 0), 100));
+        (0..30).for_each(|n| queue.offer(attempt(n, 0, 0), 400));
+        assert_eq!(queue.take(30, 500).len(), 30);
+    }
+
+    #[test]
+    fn what_was_declined_or_is_gone_is_not_taken() {
+        let mut queue = queue(&[]);
+        queue.offer(attempt(1, 0, 0), 0);
+        queue.offer(attempt(2, 0, 0), 0);
+        queue.remove(&attempt(2, 0, 0).key);
+        queue.avoid(&attempt(1, 0, 0).key, 0);
+        queue.offer(attempt(1, 0, 0), 10);
+        assert_eq!(numbers(&queue.take(9, 9_999)), [0_i64; 0]);
+        assert_eq!(numbers(&queue.take(9, 10_000)), [1]);
+    }
 }

@@ -69,7 +69,7 @@ impl Report {
             modified: running.attempt.modified.0,
             owner: running.owner.clone(),
             execution: execution.clone(),
-            ended_ms: context.clock.now_ms(),
+            ended_ms: context.clock.record_ms(),
             spec: spec.cloned(),
             nonce: context.store.env().random_u64(),
         }

@@ -202,7 +202,9 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<String, Problem> {
     }
 }
 
-fn json_or_default<T: Default + serde::de::DeserializeOwned>(bytes: Body) -> Result<T, Problem> {
+pub(super) fn json_or_default<T: Default + serde::de::DeserializeOwned>(
+    bytes: Body,
+) -> Result<T, Problem> {
     let bytes = body(bytes, MAX_BODY)?;
     if bytes.trim_ascii().is_empty() {
         return Ok(T::default());

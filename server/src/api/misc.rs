@@ -1,17 +1,24 @@
-//! `/v1/status`, `/v1/next`, `/livez`, `/readyz`.
+//! `/v1/status`, `/v1/doctor`, `/v1/next`, `/metrics`, `/livez`, `/readyz`.
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 use punctual::control::StatusObject;
 use punctual::schedule::query::{NextAnswer, NextQuery, answer};
 
 use super::problem::Problem;
 use super::{Api, Query, query};
+use crate::doctor::{Report, examine};
+use crate::metrics::OPENMETRICS;
 use crate::times::now_ms;
 
 pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>, Problem> {
-    Ok(Json(api.control.status(api.store.version()).await?))
+    Ok(Json(api.control.status(api.store.info.version()).await?))
+}
+
+pub(super) async fn doctor(State(api): State<Api>) -> Json<Report> {
+    Json(examine(&api.node, &api.control, &api.store, &api.data_dir).await)
 }
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {
@@ -21,6 +28,13 @@ pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>,
         }
         fires => Ok(Json(fires)),
     }
+}
+
+/// For a collector, which sends a token as everybody does: names of jobs are not for all.
+pub(super) async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {
+    let text = api.metrics.render(&api.control, &api.node).await;
+    let text = text.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, ""))?;
+    Ok(([(header::CONTENT_TYPE, OPENMETRICS)], text))
 }
 
 /// The process lives.

@@ -9,6 +9,7 @@ mod auth;
 mod connections;
 mod jobs;
 mod misc;
+mod nodes;
 pub(crate) mod problem;
 mod runs;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tests;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -25,13 +27,14 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
-use punctual::backend::BackendInfo;
 use punctual::control::Control;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
+use crate::metrics::Metrics;
+use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
 use punctual_server::jobfile::MAX_BYTES;
@@ -51,8 +54,14 @@ pub(crate) struct Api {
     pub(crate) control: Control,
     /// Hashes of the tokens that open it. Empty: nobody comes in.
     pub(crate) tokens: Arc<[TokenHash]>,
-    /// What the store knows of itself.
-    pub(crate) store: Arc<dyn BackendInfo>,
+    /// The store, for what it knows of itself.
+    pub(crate) store: Opened,
+    /// Where the node's own files lie.
+    pub(crate) data_dir: PathBuf,
+    /// What this node counts.
+    pub(crate) metrics: Arc<Metrics>,
+    /// The node's name.
+    pub(crate) node: String,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
 }
@@ -73,7 +82,11 @@ impl Api {
             .route("/v1/runs", get(runs::list))
             .route("/v1/runs/{id}", get(runs::show))
             .route("/v1/runs/{id}/cancel", post(runs::cancel))
+            .route("/v1/nodes", get(nodes::list))
+            .route("/v1/nodes/{id}/drain", post(nodes::drain))
+            .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
             .route("/v1/status", get(misc::status))
+            .route("/v1/doctor", get(misc::doctor))
             .route("/v1/next", get(misc::next))
             .route(
                 "/v1/apply",
@@ -81,6 +94,7 @@ impl Api {
                     usize::try_from(MAX_BYTES).unwrap_or(usize::MAX),
                 )),
             )
+            .route("/metrics", get(misc::metrics))
             .route("/livez", get(misc::live))
             .route("/readyz", get(misc::ready))
             .fallback(not_found)

@@ -41,12 +41,20 @@ pub(crate) enum Command {
     /// Look at runs and cancel them.
     #[command(subcommand)]
     Run(RunCommand),
+    /// Look at nodes, and take them out of work.
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// The cluster at a glance.
     Status,
+    /// Look for what is wrong, and say what to do; exit code 1 if anything is.
+    Doctor,
     /// Print the next fire times of a cron expression.
     Next(NextArgs),
     /// Say what a cron expression means, and what is odd about it.
     Explain(ExplainArgs),
+    /// What is done once, by a person, with the nodes stopped.
+    #[command(subcommand)]
+    Admin(AdminCommand),
     /// Take the contents out of an embedded store that is not in use, or put them into a new one.
     #[command(subcommand)]
     Store(StoreCommand),
@@ -223,6 +231,26 @@ pub(crate) struct DiffArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List the live nodes.
+    Ls,
+    /// Give a node no more work, and take the lead from it; what it runs goes on. Holds until
+    /// `undrain`, also over restarts of the node.
+    Drain {
+        /// Its id.
+        node: String,
+        /// Why, for the others.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Give a drained node work again.
+    Undrain {
+        /// Its id.
+        node: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// List jobs, the next to fire first.
     Ls,
@@ -296,6 +324,35 @@ pub(crate) struct RunLsArgs {
     /// At most so many [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AdminCommand {
+    /// Begin a new epoch in a store on etcd that was restored from a backup, before a node starts
+    /// on it.
+    ///
+    /// Takes the options of `serve` that say which store it is, from the command line, the
+    /// environment and --config.
+    #[command(mut_args(hide_all_but_the_store))]
+    Recover(Box<RecoverArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArgs {
+    /// The store is a restored backup, and all nodes are stopped.
+    #[arg(long, required = true)]
+    pub(crate) after_restore: bool,
+    #[command(flatten)]
+    pub(crate) store: ServeArgs,
+}
+
+/// The other options of `serve` are taken, so that the same file and environment serve both, and
+/// mean nothing here.
+fn hide_all_but_the_store(arg: clap::Arg) -> clap::Arg {
+    let id = arg.get_id().as_str();
+    let shown =
+        ["store", "config", "after_restore", "help"].contains(&id) || id.starts_with("etcd_");
+    arg.hide(!shown)
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,18 @@
 //! The command line: one file a family of commands.
 
+mod admin;
 mod apply;
 pub(crate) mod args;
 mod check;
+mod doctor;
 mod explain;
 pub(crate) mod failure;
 mod job;
 mod next;
+mod node;
 mod run;
+#[cfg(test)]
+mod spelled;
 mod status;
 mod store;
 
@@ -56,6 +61,9 @@ fn run(cli: Cli) -> Outcome {
         Command::Diff(args) => block_on(apply::diff(common, &output, &args)),
         Command::Job(command) => block_on(job::job(common, &output, command)),
         Command::Run(command) => block_on(run::run(common, &output, command)),
+        Command::Node(command) => block_on(node::node(common, &output, command)),
+        Command::Admin(command) => block_on(admin::admin(common, &output, command)),
+        Command::Doctor => block_on(doctor::doctor(common, &output)),
         Command::Status => block_on(status::status(common, &output)),
         Command::Serve(args) => crate::serve::serve(common, *args),
         Command::Demo(args) => crate::demo::demo(common, &output, &args),

@@ -3,10 +3,10 @@
 use punctual::control::StatusObject;
 
 use super::args::Common;
-use super::connect;
 use super::failure::Outcome;
+use super::{connect, node};
 use crate::output::Output;
-use crate::table::{Table, pairs};
+use crate::table::pairs;
 use crate::times::span;
 
 pub(super) async fn status(common: &Common, output: &Output) -> Outcome {
@@ -39,22 +39,15 @@ fn describe(output: &Output, status: &StatusObject) -> String {
         ("Undecided instants", due),
     ]);
     text.push('\n');
-    let titles = [
-        "NODE", "LEADS", "SLOTS", "QUEUES", "HANDLERS", "SINCE", "ADDRESS",
-    ];
-    let mut table = Table::new(titles.map(str::to_owned).into());
+    text.push_str(&node::table(output, &status.nodes));
     for node in &status.nodes {
-        table.push(vec![
-            node.node.clone(),
-            if node.leader { "yes" } else { "" }.into(),
-            node.slots.to_string(),
-            node.queues.join(","),
-            node.handlers.join(","),
-            output.clock.show(Some(&node.since)),
-            node.address.clone().unwrap_or_default(),
-        ]);
+        if let Some(held) = &node.clock_held {
+            text.push_str(&format!(
+                "\n{} does not lead and takes no runs: {held}\n",
+                node.node
+            ));
+        }
     }
-    text.push_str(&table.render(true, false));
     text
 }
 

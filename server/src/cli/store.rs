@@ -161,7 +161,8 @@ fn take_over(database: &Path) -> Outcome<Option<Restored>> {
 
 /// What must be known before a node runs on it.
 fn notice(restored: &Restored) -> String {
-    let time = jiff::Timestamp::from_millisecond(restored.decided_until_ms).ok();
+    let decided = Some(restored.decided_until_ms).filter(|ms| *ms > 0);
+    let time = decided.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     let (until, since) = match time {
         Some(time) => (format!(" ({time})"), format!("since {time}")),
         None => (String::new(), "since the export".into()),
@@ -190,5 +191,22 @@ fn failure(error: DumpError) -> Failure {
         // A closed pipe among them.
         DumpError::Io(error) => error.into(),
         error => Failure::usage(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_in_which_nothing_was_decided_names_no_moment() {
+        let restored = |decided_until_ms| Restored {
+            epoch: 1,
+            decided_until_ms,
+            running: Vec::new(),
+        };
+        assert!(notice(&restored(0)).contains("since the export"));
+        let decided = notice(&restored(1_790_000_000_000));
+        assert!(decided.contains("since 2026-09-21T"), "{decided}");
     }
 }

@@ -257,6 +257,46 @@ fn a_password_opens_the_store_and_a_wrong_one_ends_the_node() {
 }
 
 #[test]
+fn certificates_are_checked_on_both_sides() {
+    let file = |name: &str| format!("{}/tests/cli/tls/{name}", env!("CARGO_MANIFEST_DIR"));
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port();
+    drop(holder);
+    let _etcd = Etcd::start_with(&[
+        "--listen-client-urls",
+        &format!("{{client}},https://127.0.0.1:{port}"),
+        "--client-cert-auth",
+        "--trusted-ca-file",
+        &file("ca.pem"),
+        "--cert-file",
+        &file("etcd.pem"),
+        "--key-file",
+        &file("etcd.key"),
+    ]);
+    let place = Place::new();
+    place.write("jobs.yaml", JOBS);
+    let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+    let store = format!("etcds://127.0.0.1:{port}/prod");
+    let jobs = ["--jobs", "jobs.yaml"];
+    let ours = ["--etcd-cert-file", &cert, "--etcd-key-file", &key];
+    let trust = ["--etcd-ca-file", &ca];
+    let all = [&jobs[..], &ours, &trust].concat();
+    let _good = node(&place, "a", &store, &all);
+    wait_for("fires", || (succeeded(&place, "a") >= 1).then_some(()));
+
+    // One whose authority nobody here trusts, and a node that shows no certificate.
+    let strangers = node(&place, "b", &store, &[&jobs[..], &ours].concat());
+    let nameless = node(&place, "c", &store, &[&jobs[..], &trust].concat());
+    wait_for("the refusals", || {
+        let said = strangers.log().contains("UnknownIssuer");
+        (said && nameless.log().contains("no endpoint answers")).then_some(())
+    });
+    for name in ["b", "c"] {
+        ask(&place, name, &["job", "ls"]).fails(6, "the store is not reachable");
+    }
+}
+
+#[test]
 fn what_cannot_be_a_store_is_refused_at_once() {
     let place = Place::new();
     for (store, says) in [

@@ -1,8 +1,10 @@
 //! The program as its users meet it: arguments in; output, exit codes and files out.
 #![allow(clippy::unwrap_used, reason = "a test fails when it cannot go on")]
 
+mod admin;
 mod cluster;
 mod data_dir;
+mod metrics;
 mod node;
 mod offline;
 

@@ -414,6 +414,10 @@ fn the_store_can_be_taken_out_and_put_back() {
     place
         .run(&["store", "export", "--store", "sled:data"])
         .fails(2, "another punctual server is using this directory");
+    // Something is decided, so that there is a moment to name.
+    wait_for("a fire", || {
+        (!runs(&place, &["--job", "tick"]).is_empty()).then_some(())
+    });
     node.signal(Signal::TERM);
     node.wait();
     let dump = place.run(&["store", "export", "--store", "sled:data"]).ok();
@@ -500,4 +504,44 @@ fn the_demo_shows_fires_within_seconds_and_cleans_up() {
     demo.signal(Signal::INT);
     assert_eq!(demo.wait().code(), Some(0));
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}
+
+#[test]
+fn a_node_is_drained_and_let_go() {
+    let place = Place::new();
+    place.write("jobs.yaml", JOBS);
+    let _node = serve(&place, "log");
+    let nodes = place.run(&["node", "ls", "-o", "json"]).json();
+    let id = nodes[0]["node"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (&nodes[0]["drained"], &nodes[0]["leader"]),
+        (&false.into(), &true.into())
+    );
+
+    let drained = place.run(&["node", "drain", &id, "--reason", "new disk", "-o", "json"]);
+    assert_eq!(drained.code, Some(0), "{}", drained.err);
+    assert!(drained.err.contains("no node is left"), "{}", drained.err);
+    let drained = drained.json();
+    assert_eq!(
+        (&drained["changed"], &drained["reason"]),
+        (&true.into(), &"new disk".into())
+    );
+    let again = place.run(&["node", "drain", &id]);
+    assert!(again.out.contains("was drained already"), "{}", again.out);
+    wait_for("the leader to resign", || {
+        let status = place.run(&["status", "-o", "json"]).json();
+        (status["leader"].is_null() && status["nodes"][0]["drained"] == true).then_some(())
+    });
+    let effects = || fs::read_to_string(place.path("effects")).unwrap_or_default();
+    std::thread::sleep(Duration::from_millis(500));
+    let before = effects();
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(effects(), before, "it takes no work");
+
+    let free = place.run(&["node", "undrain", &id]);
+    assert!(free.out.contains("takes work again"), "{}", free.out);
+    wait_for("work", || (effects().len() > before.len()).then_some(()));
+    let unknown = place.run(&["node", "drain", "nobody"]);
+    assert_eq!(unknown.code, Some(3), "{}", unknown.err);
+    assert!(unknown.err.contains("no node `nobody`"), "{}", unknown.err);
 }

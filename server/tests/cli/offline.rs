@@ -284,10 +284,7 @@ fn serve_refuses_what_cannot_be_meant() {
             &["--listen", "0.0.0.0:0", "--insecure", "--commands", "any"],
             "goes only with --commands off",
         ),
-        (
-            &["--store", "etcd://127.0.0.1:2379/x"],
-            "not in this version yet",
-        ),
+        (&["--store", "etcd://127.0.0.1/x"], "is not HOST:PORT"),
         (&["--store", "redis:x"], "there is no store named `redis`"),
         (&["--listen", "nowhere"], "not an address"),
         (

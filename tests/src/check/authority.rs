@@ -73,7 +73,7 @@ fn step_of_run(
     step: &Step,
     violations: &mut Vec<Violation>,
 ) {
-    let at = format!("{:?} at revision {}", step.key, revised.revision);
+    let at = || format!("{:?} at revision {}", step.key, revised.revision);
     let before = step.before.as_ref().map(|s| &s.record);
     let after = step.after.as_ref().map(|s| &s.record);
     match (before.map(|r| r.state), after.map(|r| r.state)) {
@@ -83,7 +83,7 @@ fn step_of_run(
             if !owner.is_some_and(|owner| state.sessions.contains(&owner)) {
                 violations.push(Violation::new(
                     "claims and starts only under a live session",
-                    at,
+                    at(),
                 ));
             }
         }
@@ -99,7 +99,7 @@ fn step_of_run(
                 }),
             };
             if lost && owner.is_some_and(|owner| state.sessions.contains(&owner)) {
-                violations.push(Violation::new("recovery only from an absent session", at));
+                violations.push(Violation::new("recovery only from an absent session", at()));
             }
         }
         _ => {}
@@ -114,7 +114,7 @@ fn created(
     violations: &mut Vec<Violation>,
 ) {
     let Some(after) = &step.after else { return };
-    let at = format!("{:?} at revision {}", step.key, revised.revision);
+    let at = || format!("{:?} at revision {}", step.key, revised.revision);
     let record = &after.record;
     let job = state.jobs.get(&step.key.job);
     if step.key.attempt == 1 {
@@ -127,13 +127,14 @@ fn created(
             violations.push(Violation::new(
                 "nothing is created after a pause or delete",
                 format!(
-                    "{at}: the job is {job:?}, the run's uid is {}",
+                    "{}: the job is {job:?}, the run's uid is {}",
+                    at(),
                     record.job_uid
                 ),
             ));
         }
     } else if job.is_none_or(|(uid, _)| *uid != record.job_uid) {
-        violations.push(Violation::new("no retry of a job that is gone", at.clone()));
+        violations.push(Violation::new("no retry of a job that is gone", at()));
     }
     let spec = history.spec(&step.key.job, record.generation, revised.revision);
     let immediate = spec.is_some_and(|spec| spec.schedule.at.is_some());
@@ -150,7 +151,7 @@ fn created(
         if others + beside > 0 {
             violations.push(Violation::new(
                 "overlap: skip is respected",
-                format!("{at}: beside {:?}", state.alive.get(&step.key.job)),
+                format!("{}: beside {:?}", at(), state.alive.get(&step.key.job)),
             ));
         }
     }

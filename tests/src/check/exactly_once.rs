@@ -13,14 +13,15 @@ use super::oracle::instants;
 /// Instants so close to the end need not be decided.
 pub const LATE_MS: i64 = 20_000;
 
-struct Decided {
-    from_ms: i64,
-    at_ms: i64,
-    count: u64,
+/// A decision, as its record told it first.
+pub(super) struct Decided {
+    pub(super) from_ms: i64,
+    pub(super) at_ms: i64,
+    pub(super) count: u64,
     generation: u64,
-    skipped: Option<SkipReason>,
-    run: String,
-    revision: u64,
+    pub(super) skipped: Option<SkipReason>,
+    pub(super) run: String,
+    pub(super) revision: u64,
     unix_ms: i64,
 }
 
@@ -52,7 +53,8 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
-fn decisions(history: &History<'_>) -> BTreeMap<(String, u64), Vec<Decided>> {
+/// All decisions, by job and uid.
+pub(super) fn decisions(history: &History<'_>) -> BTreeMap<(String, u64), Vec<Decided>> {
     let mut all: BTreeMap<(String, u64), Vec<Decided>> = BTreeMap::new();
     for (revised, done, step) in history.steps() {
         let (None, Some(after)) = (&step.before, &step.after) else {
@@ -114,7 +116,7 @@ fn expected(history: &History<'_>, life: &JobLife) -> BTreeMap<i64, Expected> {
 }
 
 /// Whether the run was made by the very change that brought its `at`, which had passed.
-fn immediate(history: &History<'_>, life: &JobLife, decided: &Decided) -> bool {
+pub(super) fn immediate(history: &History<'_>, life: &JobLife, decided: &Decided) -> bool {
     let key = (life.id.clone(), decided.generation);
     let puts = history.definitions.get(&key).map_or(&[][..], Vec::as_slice);
     puts.iter().any(|(put, spec)| {

@@ -1,8 +1,9 @@
 //! The store's event log, decoded: what each revision did to jobs, cursors, runs and sessions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use punctual::backend::Event;
+use punctual::backend::{Entry, Event};
 use punctual::handler::FencingToken;
 use punctual::job::record::{CursorRecord, GoneRecord, JobRecord, LeaderRecord, RunRecord, decode};
 use punctual::job::run::Owner;
@@ -23,6 +24,10 @@ pub struct Stood<T> {
     pub modified: u64,
 }
 
+/// What stood under a key, if anything did that can be read. Decoded once, though it is seen twice:
+/// as what a change brought, and as what the next one met.
+pub type Held<T> = Option<Arc<Stood<T>>>;
+
 /// A change of one key.
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -31,18 +36,18 @@ pub enum Change {
         /// Which.
         id: String,
         /// Its record until then.
-        before: Option<Stood<JobRecord>>,
+        before: Held<JobRecord>,
         /// Its record since.
-        after: Option<Stood<JobRecord>>,
+        after: Held<JobRecord>,
     },
     /// Of a cursor.
     Cursor {
         /// Which.
         partition: u16,
         /// Until then.
-        before: Option<CursorRecord>,
+        before: Held<CursorRecord>,
         /// Since.
-        after: Option<CursorRecord>,
+        after: Held<CursorRecord>,
     },
     /// Of a record under `run/`.
     Run(Step),
@@ -58,7 +63,7 @@ pub enum Change {
     /// Of the leader's key.
     Leader {
         /// Since.
-        after: Option<Stood<LeaderRecord>>,
+        after: Held<LeaderRecord>,
     },
     /// Of a session.
     Session {
@@ -77,9 +82,9 @@ pub struct Step {
     /// Which.
     pub key: AttemptKey,
     /// Until then.
-    pub before: Option<Stood<RunRecord>>,
+    pub before: Held<RunRecord>,
     /// Since.
-    pub after: Option<Stood<RunRecord>>,
+    pub after: Held<RunRecord>,
 }
 
 /// One revision.
@@ -107,9 +112,27 @@ pub struct History<'a> {
     /// Definitions by job and generation, by the revision that put them.
     pub definitions: BTreeMap<(String, u64), Vec<(u64, JobSpec)>>,
     /// What stands at the end.
-    pub last: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
+    pub last: BTreeMap<&'a [u8], (&'a [u8], u64)>,
     /// Records that could not be decoded.
     pub unreadable: Vec<String>,
+}
+
+/// What stands under a key for now.
+struct Standing<'a> {
+    value: &'a [u8],
+    modified: u64,
+    record: Record,
+}
+
+/// A decoded value.
+#[derive(Clone)]
+enum Record {
+    Job(Held<JobRecord>),
+    Cursor(Held<CursorRecord>),
+    Run(Held<RunRecord>),
+    Gone(Held<GoneRecord>),
+    Leader(Held<LeaderRecord>),
+    Other,
 }
 
 /// What is wrong.
@@ -143,31 +166,33 @@ impl<'a> History<'a> {
             unreadable: Vec::new(),
         };
         let keys = Keys::new(NAMESPACE);
-        // Value, created, modified.
-        let mut state: BTreeMap<Vec<u8>, (Vec<u8>, u64, u64)> = BTreeMap::new();
+        let mut state: BTreeMap<&'a [u8], Standing<'a>> = BTreeMap::new();
         for logged in &observed.log {
-            let mut changes = Vec::new();
+            let mut changes = Vec::with_capacity(logged.events.len());
             for event in &logged.events {
-                let key = event.key().to_vec();
-                let before = state.get(&key).cloned();
+                let key = event.key();
                 let after = match event {
-                    Event::Put(entry) => {
-                        Some((entry.value.clone(), entry.created.0, entry.modified.0))
-                    }
+                    Event::Put(entry) => Some(Standing {
+                        value: &entry.value,
+                        modified: entry.modified.0,
+                        record: history.record(&keys, key, entry),
+                    }),
                     Event::Delete { .. } => None,
                 };
-                match &after {
-                    Some(after) => state.insert(key.clone(), after.clone()),
-                    None => state.remove(&key),
-                };
-                if let Some((value, ..)) = &after
-                    && let Some((job, generation)) = keys.parse_def(&key)
-                    && let Ok(spec) = decode(value)
+                if let Some(standing) = &after
+                    && let Some((job, generation)) = keys.parse_def(key)
+                    && let Ok(spec) = decode(standing.value)
                 {
                     let all = history.definitions.entry((job, generation)).or_default();
                     all.push((logged.revision.0, spec));
                 }
-                changes.push(history.change(&keys, &key, before.as_ref(), after.as_ref()));
+                let since = after.as_ref().map(|standing| standing.record.clone());
+                let before = match after {
+                    Some(after) => state.insert(key, after),
+                    None => state.remove(key),
+                };
+                let until = before.map(|standing| standing.record);
+                changes.push(change(&keys, key, until, since));
             }
             history.revisions.push(Revised {
                 revision: logged.revision.0,
@@ -179,85 +204,38 @@ impl<'a> History<'a> {
         }
         history.last = state
             .into_iter()
-            .map(|(key, (value, _, modified))| (key, (value, modified)))
+            .map(|(key, standing)| (key, (standing.value, standing.modified)))
             .collect();
         history
     }
 
-    fn change(
-        &mut self,
-        keys: &Keys,
-        key: &[u8],
-        before: Option<&(Vec<u8>, u64, u64)>,
-        after: Option<&(Vec<u8>, u64, u64)>,
-    ) -> Change {
-        if let Some((_, Some(id))) = keys.parse_job(key) {
-            return Change::Job {
-                id,
-                before: self.stood(key, before),
-                after: self.stood(key, after),
-            };
+    /// What a put brought.
+    fn record(&mut self, keys: &Keys, key: &[u8], entry: &Entry) -> Record {
+        if let Some((_, Some(_))) = keys.parse_job(key) {
+            Record::Job(self.stood(entry))
+        } else if keys.parse_cursor(key).is_some() {
+            Record::Cursor(self.stood(entry))
+        } else if keys.parse_attempt(key).is_some_and(|_| !is_late(key)) {
+            Record::Run(self.stood(entry))
+        } else if keys.parse_gone(key).is_some() {
+            Record::Gone(self.stood(entry))
+        } else if key == keys.leader() {
+            Record::Leader(self.stood(entry))
+        } else {
+            Record::Other
         }
-        if let Some(partition) = keys.parse_cursor(key) {
-            return Change::Cursor {
-                partition,
-                before: self.stood(key, before).map(|stood| stood.record),
-                after: self.stood(key, after).map(|stood| stood.record),
-            };
-        }
-        if let Some(attempt) = keys.parse_attempt(key) {
-            let text = String::from_utf8_lossy(key);
-            let kind = text.split('/').nth(2).unwrap_or_default().to_owned();
-            if kind == "late" {
-                return Change::Other;
-            }
-            let step = Step {
-                key: attempt,
-                before: self.stood(key, before),
-                after: self.stood(key, after),
-            };
-            return if kind == "run" {
-                Change::Run(step)
-            } else {
-                Change::Done(step)
-            };
-        }
-        if let Some((node, incarnation)) = keys.parse_node(key) {
-            return Change::Session {
-                owner: Owner { node, incarnation },
-                there: after.is_some(),
-            };
-        }
-        if let Some((_, id)) = keys.parse_gone(key) {
-            let gone: Option<Stood<GoneRecord>> = self.stood(key, after);
-            return Change::Gone {
-                id,
-                deleted_ms: gone.map(|gone| gone.record.deleted_ms),
-            };
-        }
-        if key == keys.leader() {
-            return Change::Leader {
-                after: self.stood(key, after),
-            };
-        }
-        Change::Other
     }
 
-    fn stood<T: serde::de::DeserializeOwned>(
-        &mut self,
-        key: &[u8],
-        entry: Option<&(Vec<u8>, u64, u64)>,
-    ) -> Option<Stood<T>> {
-        let (value, created, modified) = entry?;
-        match decode(value) {
-            Ok(record) => Some(Stood {
+    fn stood<T: serde::de::DeserializeOwned>(&mut self, entry: &Entry) -> Held<T> {
+        match decode(&entry.value) {
+            Ok(record) => Some(Arc::new(Stood {
                 record,
-                created: *created,
-                modified: *modified,
-            }),
+                created: entry.created.0,
+                modified: entry.modified.0,
+            })),
             Err(error) => {
                 self.unreadable
-                    .push(format!("{}: {error}", String::from_utf8_lossy(key)));
+                    .push(format!("{}: {error}", String::from_utf8_lossy(&entry.key)));
                 None
             }
         }
@@ -305,4 +283,74 @@ impl<'a> History<'a> {
 #[must_use]
 pub fn token(stood: &Stood<RunRecord>) -> u64 {
     FencingToken::new(0, stood.modified, stood.record.place.unwrap_or(0)).0
+}
+
+fn is_late(key: &[u8]) -> bool {
+    kind(key) == Some(b"late")
+}
+
+/// The second part of a key: `/{namespace}/{kind}/..`.
+fn kind(key: &[u8]) -> Option<&[u8]> {
+    key.split(|byte| *byte == b'/').nth(2)
+}
+
+/// The change of a key whose record was one and is the other.
+fn change(keys: &Keys, key: &[u8], until: Option<Record>, since: Option<Record>) -> Change {
+    if let Some((_, Some(id))) = keys.parse_job(key) {
+        let held = |record| match record {
+            Some(Record::Job(held)) => held,
+            _ => None,
+        };
+        return Change::Job {
+            id,
+            before: held(until),
+            after: held(since),
+        };
+    }
+    if let Some(partition) = keys.parse_cursor(key) {
+        let held = |record| match record {
+            Some(Record::Cursor(held)) => held,
+            _ => None,
+        };
+        return Change::Cursor {
+            partition,
+            before: held(until),
+            after: held(since),
+        };
+    }
+    if let Some(attempt) = keys.parse_attempt(key).filter(|_| !is_late(key)) {
+        let held = |record| match record {
+            Some(Record::Run(held)) => held,
+            _ => None,
+        };
+        let step = Step {
+            key: attempt,
+            before: held(until),
+            after: held(since),
+        };
+        return if kind(key) == Some(b"run") {
+            Change::Run(step)
+        } else {
+            Change::Done(step)
+        };
+    }
+    if let Some((node, incarnation)) = keys.parse_node(key) {
+        return Change::Session {
+            owner: Owner { node, incarnation },
+            there: since.is_some(),
+        };
+    }
+    match since {
+        Some(Record::Leader(after)) => return Change::Leader { after },
+        None if key == keys.leader() => return Change::Leader { after: None },
+        _ => {}
+    }
+    if let Some((_, id)) = keys.parse_gone(key) {
+        let deleted_ms = match since {
+            Some(Record::Gone(Some(gone))) => Some(gone.record.deleted_ms),
+            _ => None,
+        };
+        return Change::Gone { id, deleted_ms };
+    }
+    Change::Other
 }

@@ -7,7 +7,7 @@ use punctual::job::record::{LeaderRecord, RunRecord, decode};
 use punctual::job::run::{Owner, RunState};
 use punctual::keys::Keys;
 
-use super::history::{History, Violation};
+use super::history::{Change, History, Violation};
 use crate::sim::world::NAMESPACE;
 
 /// No attempt is in one state for longer than its time limit, twice the grace, and this.
@@ -18,8 +18,8 @@ const GRACE_MS: i64 = 60_000;
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let observed = history.observed;
     let keys = Keys::new(NAMESPACE);
+    let mut violations = flapping(history);
     let now_ms = observed.plan.epoch_ms + observed.plan.end_ms.cast_signed();
-    let mut violations = Vec::new();
     for life in observed.lives.values() {
         if let Some(why) = &life.gave_up {
             violations.push(Violation::new(
@@ -36,7 +36,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         .collect();
     let leader = history
         .last
-        .get(&keys.leader())
+        .get(keys.leader().as_slice())
         .and_then(|(value, _)| decode::<LeaderRecord>(value).ok())
         .map(|record| record.owner);
     if leader
@@ -110,6 +110,44 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                 format!("{effect:?}"),
             ));
         }
+    }
+    violations
+}
+
+/// Takeovers make the cluster patient: so many deposals in a minute are the most.
+const DEPOSALS_A_MINUTE: usize = 10;
+/// Where the store is slow and nothing else is wrong, a new leader helps nobody.
+const LEADS_ON_A_SLOW_STORE: usize = 3;
+
+fn flapping(history: &History<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut leads = 0;
+    let mut deposals: Vec<u64> = Vec::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            match change {
+                Change::Leader { after: Some(_) } => leads += 1,
+                Change::Leader { after: None } if revised.writer.is_some() => {
+                    deposals.push(revised.at_ms);
+                }
+                _ => {}
+            }
+        }
+    }
+    if deposals
+        .windows(DEPOSALS_A_MINUTE + 1)
+        .any(|some| some[DEPOSALS_A_MINUTE] - some[0] < 60_000)
+    {
+        violations.push(Violation::new(
+            "leadership does not flap",
+            format!("deposals at {deposals:?} ms"),
+        ));
+    }
+    if history.observed.plan.scenario == "slow-store" && leads > LEADS_ON_A_SLOW_STORE {
+        violations.push(Violation::new(
+            "leadership does not flap",
+            format!("{leads} leads on a slow store, deposals at {deposals:?} ms"),
+        ));
     }
     violations
 }

@@ -98,7 +98,7 @@ pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
                 ..
             } = change
             {
-                until.insert(*partition, after.window.until_ms);
+                until.insert(*partition, after.record.window.until_ms);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! wrote itself. When jobs should fire is said by an oracle that shares no code with the product.
 
 pub mod authority;
+pub mod changes;
 pub mod effects;
 pub mod exactly_once;
 pub mod history;
@@ -11,6 +12,7 @@ pub mod liveness;
 pub mod lives;
 pub mod operators;
 pub mod oracle;
+pub mod policy;
 pub mod states;
 
 pub use history::{History, Violation};
@@ -20,13 +22,20 @@ use crate::sim::world::Observed;
 /// Everything that is wrong with what was observed.
 #[must_use]
 pub fn check(observed: &Observed) -> Vec<Violation> {
-    let history = History::new(observed);
-    let mut violations = exactly_once::check(&history);
-    violations.extend(states::check(&history));
-    violations.extend(effects::check(&history));
-    violations.extend(authority::check(&history));
-    violations.extend(operators::check(&history));
-    violations.extend(liveness::check(&history));
+    check_history(&History::new(observed))
+}
+
+/// The same of a history that is decoded already.
+#[must_use]
+pub fn check_history(history: &History<'_>) -> Vec<Violation> {
+    let mut violations = exactly_once::check(history);
+    violations.extend(policy::check(history));
+    violations.extend(changes::check(history));
+    violations.extend(states::check(history));
+    violations.extend(effects::check(history));
+    violations.extend(authority::check(history));
+    violations.extend(operators::check(history));
+    violations.extend(liveness::check(history));
     violations
 }
 

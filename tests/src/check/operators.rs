@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use punctual::backend::Event;
 use punctual::control::RunKind;
-use punctual::job::record::JobRecord;
+use punctual::job::record::{DrainRecord, JobRecord, decode};
+use punctual::keys::Keys;
 
-use super::history::{Change, History, Stood, Violation};
+use super::history::{Change, Held, History, Stood, Violation};
 use crate::sim::operator::{Asked, Told};
 use crate::sim::schedule::Op;
+use crate::sim::world::NAMESPACE;
 
 /// Each job's states: the revision from which on, and what stood.
-type States = BTreeMap<String, Vec<(u64, Option<Stood<JobRecord>>)>>;
+type States = BTreeMap<String, Vec<(u64, Held<JobRecord>)>>;
 
 /// Checks it.
 #[must_use]
@@ -53,7 +56,7 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
                     .iter()
                     .take_while(|(revision, _)| revision <= end),
             )
-            .any(|(revision, state)| wanted(state.as_ref(), *revision))
+            .any(|(revision, state)| wanted(state.as_deref(), *revision))
     };
     let defined = |spec: &punctual::job::spec::JobSpec| {
         // As it is stored.
@@ -86,6 +89,7 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
             })
         }),
         Op::Cancel(_) => true,
+        Op::Drain(node, drained) => drain_stood(history, node, *drained, asked, *end),
     };
     (!right).then(|| {
         Violation::new(
@@ -93,6 +97,30 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
             format!("{:?} asked at {} ms", asked.op, asked.start_ms),
         )
     })
+}
+
+/// Whether the node was (or was not) drained at some time between question and answer.
+fn drain_stood(history: &History<'_>, node: &str, drained: bool, asked: &Asked, end: u64) -> bool {
+    let key = Keys::new(NAMESPACE).drain(node);
+    let mut stands = false;
+    let mut seen = false;
+    for logged in &history.observed.log {
+        if logged.revision.0 > end {
+            break;
+        }
+        if logged.revision.0 > asked.start_revision {
+            seen |= stands == drained;
+        }
+        for event in &logged.events {
+            if let Event::Put(entry) = event
+                && entry.key == key
+                && let Ok(record) = decode::<DrainRecord>(&entry.value)
+            {
+                stands = record.drained;
+            }
+        }
+    }
+    seen || stands == drained
 }
 
 /// A change takes effect when it is made, not at some later time.
@@ -142,7 +170,7 @@ fn effective(history: &History<'_>) -> Vec<Violation> {
                 ..
             } = change
             {
-                until.insert(*partition, after.window.until_ms);
+                until.insert(*partition, after.record.window.until_ms);
             }
         }
     }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use punctual::job::run::RunState::{self, Failed, Locked, Pending, Running, Skipped, Success};
+use punctual::job::record::RunRecord;
+use punctual::job::run::RunState::{Failed, Locked, Pending, Running, Skipped, Success};
 use punctual::keys::AttemptKey;
 
-use super::history::{Change, History, Revised, Step, Violation};
+use super::history::{Change, Held, History, Revised, Step, Violation};
 
 /// Checks it.
 #[must_use]
@@ -24,7 +25,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     after,
                 } if after
                     .as_ref()
-                    .is_none_or(|after| after.position <= before.position) =>
+                    .is_none_or(|after| after.record.position <= before.record.position) =>
                 {
                     violations.push(Violation::new(
                         "the cursor goes forward",
@@ -85,11 +86,7 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
             format!("{:?} at revision {}: {why}", step.key, revised.revision),
         ))
     };
-    let state = |record: &Option<super::history::Stood<_>>| -> Option<RunState> {
-        record.as_ref().map(
-            |stood: &super::history::Stood<punctual::job::record::RunRecord>| stood.record.state,
-        )
-    };
+    let state = |held: &Held<RunRecord>| held.as_ref().map(|stood| stood.record.state);
     let done = revised.changes.iter().find_map(|change| match change {
         Change::Done(done) if done.key == step.key => done.after.as_ref().map(|a| &a.record),
         _ => None,
@@ -113,9 +110,7 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
         }
         (Some(Pending), Some(Locked)) | (Some(Locked), Some(Pending)) => None,
         (Some(Locked), Some(Running)) => {
-            let owner = |stood: &Option<
-                super::history::Stood<punctual::job::record::RunRecord>,
-            >| { stood.as_ref().and_then(|s| s.record.owner.clone()) };
+            let owner = |held: &Held<RunRecord>| held.as_ref()?.record.owner.clone();
             if owner(&step.before) == owner(&step.after) {
                 None
             } else {

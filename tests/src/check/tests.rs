@@ -8,7 +8,7 @@ use punctual::keys::Keys;
 use serde_json::json;
 
 use super::check;
-use crate::sim::schedule::{NodePlan, Op, Plan};
+use crate::sim::schedule::{NodePlan, Op, Plan, Times};
 use crate::sim::workload::HANDLER;
 use crate::sim::world::{NAMESPACE, Observed, simulate};
 
@@ -28,6 +28,8 @@ fn right() -> Observed {
             start_ms: 0,
         }],
         relist_ms: 60_000,
+        overdue_takeover_ms: 1_000,
+        times: Times::default(),
         faults: vec![],
         ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
         heal_ms: 60_000,
@@ -225,4 +227,105 @@ fn a_cluster_without_a_leader_is_seen() {
         logged.events.retain(|event| event.key() != leader);
     }
     finds(&observed, "after healing, a living node leads");
+}
+
+#[test]
+fn a_leadership_that_flaps_is_seen() {
+    let mut observed = right();
+    let leader = Keys::new(NAMESPACE).leader();
+    let began = observed
+        .log
+        .iter()
+        .position(|logged| logged.events.iter().any(|event| event.key() == leader))
+        .unwrap();
+    let place = observed.log[began]
+        .events
+        .iter()
+        .position(|event| event.key() == leader)
+        .unwrap();
+    let put = observed.log[began].events[place].clone();
+    let at = observed.log.len() - 1;
+    for n in 0..22 {
+        let mut logged = observed.log[at].clone();
+        logged.revision.0 += n + 1;
+        logged.at_ms += n * 1_000;
+        logged.writer = observed.log[began].writer;
+        logged.events = vec![if n % 2 == 0 {
+            Event::Delete {
+                key: leader.clone(),
+                revision: logged.revision,
+            }
+        } else {
+            put.clone()
+        }];
+        observed.log.push(logged);
+    }
+    finds(&observed, "leadership does not flap");
+}
+
+#[test]
+fn a_change_that_nobody_asked_for_is_seen() {
+    let mut observed = right();
+    observed.asked.clear();
+    finds(&observed, "a change applies at most once");
+}
+
+#[test]
+fn a_policy_that_looks_past_its_window_is_seen() {
+    let mut observed = right();
+    let keys = Keys::new(NAMESPACE);
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        let Event::Put(entry) = event else { continue };
+        if keys.parse_def(&entry.key).is_some() {
+            let mut spec: JobSpec = decode(&entry.value).unwrap();
+            spec.misfire = punctual::job::spec::Misfire::Skip;
+            entry.value = encode(&spec);
+        }
+    }
+    if let Op::Put(spec) = &mut observed.asked[0].op {
+        spec.misfire = punctual::job::spec::Misfire::Skip;
+    }
+    assert_eq!(check(&observed), [], "nothing is missed in short windows");
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        let Event::Put(entry) = event else { continue };
+        if keys.parse_cursor(&entry.key).is_some() {
+            let mut cursor: CursorRecord = decode(&entry.value).unwrap();
+            cursor.window.until_ms += 3_600_000;
+            cursor.position = Position::end_of(cursor.window.until_ms);
+            entry.value = encode(&cursor);
+        }
+    }
+    finds(&observed, "policies decide by the window");
+}
+
+#[test]
+fn a_window_that_is_opened_anew_is_seen() {
+    let mut observed = right();
+    let keys = Keys::new(NAMESPACE);
+    let mut nth = 0;
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        let Event::Put(entry) = event else { continue };
+        if keys.parse_cursor(&entry.key).is_some() {
+            let mut cursor: CursorRecord = decode(&entry.value).unwrap();
+            nth += 1;
+            // All partitions are made at once; the next puts are the job's fires.
+            if nth == 18 {
+                cursor.position = Position::end_of(cursor.window.until_ms - 1);
+                entry.value = encode(&cursor);
+            }
+        }
+    }
+    finds(&observed, "an open window is finished as it was opened");
 }

@@ -12,7 +12,7 @@ use super::node::ProcessLife;
 use crate::check::exactly_once::LATE_MS;
 use crate::sim::executor::Proc;
 use crate::sim::ledger::Effect;
-use crate::sim::schedule::Plan;
+use crate::sim::schedule::{Plan, Times};
 use crate::sim::tap::Logged;
 use crate::sim::world::{Life, NAMESPACE, Observed};
 
@@ -39,6 +39,8 @@ pub fn observe(
             epoch_ms,
             nodes: vec![],
             relist_ms: 60_000,
+            overdue_takeover_ms: 1_000,
+            times: Times::default(),
             faults: vec![],
             ops: vec![],
             heal_ms: end_ms,
@@ -54,6 +56,7 @@ pub fn observe(
         counts: BTreeMap::new(),
         fingerprint: 0,
         polls: 0,
+        claim_conflicts: 0,
     }
 }
 

@@ -55,7 +55,11 @@ impl Member {
             .args(["--initial-advertise-peer-urls", &url(self.peer)])
             .args(["--initial-cluster", all])
             .args(["--initial-cluster-token", all])
-            .args(options)
+            .args(
+                options
+                    .iter()
+                    .map(|o| o.replace("{client}", &url(self.client))),
+            )
             // Debian's 3.4 asks for this word on anything but amd64.
             .env("ETCD_UNSUPPORTED_ARCH", "arm64");
         self.process = Some(Leashed::start(&command, &self.directory.join("log")));

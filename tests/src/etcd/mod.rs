@@ -39,7 +39,8 @@ impl Etcd {
         Self::start_with(&[])
     }
 
-    /// The same with more options of etcd's.
+    /// The same with more options of etcd's; `{client}` in them stands for the URL that it serves
+    /// clients at.
     ///
     /// # Panics
     /// As [`Etcd::start`].

@@ -1,8 +1,14 @@
-//! Safeguards taken away, on the wire, so that no product code needs a switch for it: the evidence
-//! that the checkers see what each of them is for.
+//! Safeguards taken away, on the wire or by configuration, so that no product code needs a switch
+//! for it: the evidence that the checkers see what each of them is for.
 
-use punctual::backend::{Op, Requirement, Txn};
+use punctual::backend::{Entry, Lease, Op, Requirement, Txn, Write};
+use punctual::job::record::{CursorRecord, RunRecord, Window, decode, encode};
+use punctual::job::run::{FailReason, RunState};
+use punctual::keys::Keys;
+use punctual::node::NodeConfig;
 use serde::Serialize;
+
+use super::world::NAMESPACE;
 
 /// A safeguard that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,11 +31,31 @@ pub enum Ablation {
     Overlap,
     /// An unknown outcome is taken for "somebody else won".
     UnknownIsConflict,
+    /// Nodes do not tell each other the time.
+    Clocks,
+    /// The store does not tell which window is open: each planner opens one at its own "now".
+    Window,
+    /// Trust in a lease never ends by itself.
+    Trust,
+    /// Nobody gives back what names it and what it does not hold.
+    GiveBack,
+    /// A watch leaves out changes, and the log of changes shows no hole.
+    CompleteView,
+    /// A step of the wall clock does not hold the fire clock.
+    FireClock,
+    /// The runs of a lost session are taken without the grace that its worker needs to stop.
+    LostGrace,
+    /// Changes of jobs do not require the log of changes.
+    ChangeLog,
+    /// They do not require the cursor either.
+    ChangeCursor,
+    /// Nor what is remembered of a deleted job.
+    Tombstone,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 19] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -39,6 +65,16 @@ impl Ablation {
         Self::Seq,
         Self::Overlap,
         Self::UnknownIsConflict,
+        Self::Clocks,
+        Self::Window,
+        Self::Trust,
+        Self::GiveBack,
+        Self::CompleteView,
+        Self::FireClock,
+        Self::LostGrace,
+        Self::ChangeLog,
+        Self::ChangeCursor,
+        Self::Tombstone,
     ];
 
     /// Its name on the command line.
@@ -54,16 +90,36 @@ impl Ablation {
             Self::Seq => "seq",
             Self::Overlap => "overlap",
             Self::UnknownIsConflict => "unknown-is-conflict",
+            Self::Clocks => "clocks",
+            Self::Window => "window",
+            Self::Trust => "trust",
+            Self::GiveBack => "give-back",
+            Self::CompleteView => "complete-view",
+            Self::FireClock => "fire-clock",
+            Self::LostGrace => "lost-grace",
+            Self::ChangeLog => "change-log",
+            Self::ChangeCursor => "change-cursor",
+            Self::Tombstone => "tombstone",
         }
     }
 
-    fn strips(self, requirement: &Requirement) -> bool {
-        let kind = |key: &[u8]| {
-            let text = String::from_utf8_lossy(key);
-            let mut parts = text.trim_matches('/').split('/').skip(1);
-            let first = parts.next().unwrap_or_default().to_owned();
-            (first, parts.count())
+    fn strips_from_change(self, requirement: &Requirement) -> bool {
+        let (Requirement::Modified(key, _) | Requirement::Absent(key)) = requirement else {
+            return false;
         };
+        let (log, cursor, gone) = match self {
+            Self::ChangeLog => (true, false, false),
+            Self::ChangeCursor => (true, true, false),
+            Self::Tombstone => (true, true, true),
+            _ => return false,
+        };
+        let (what, depth) = kind(key);
+        (log && (what.as_str(), depth) == ("job", 1))
+            || (cursor && what == "cursor")
+            || (gone && what == "gone")
+    }
+
+    fn strips(self, requirement: &Requirement) -> bool {
         match (self, requirement) {
             (Self::Term, Requirement::Created(key, _)) => kind(key).0 == "leader",
             (Self::Cursor, Requirement::Modified(key, _)) => kind(key).0 == "cursor",
@@ -92,11 +148,19 @@ impl Ablation {
     /// Without what it takes away.
     #[must_use]
     pub fn txn(self, txn: &Txn) -> Txn {
+        let mut require = self.requirements(&txn.require);
+        if changes_a_job(txn) {
+            require.retain(|requirement| !self.strips_from_change(requirement));
+        }
         Txn {
-            require: self.requirements(&txn.require),
+            require,
             ops: txn
                 .ops
                 .iter()
+                .filter(|op| {
+                    let clock = |write: &Write| kind(write.key()).0 == "clock";
+                    !matches!(op, Op::Write(write) if self == Self::Clocks && clock(write))
+                })
                 .map(|op| match op {
                     Op::Write(write) => Op::Write(write.clone()),
                     Op::Choose {
@@ -112,4 +176,110 @@ impl Ablation {
                 .collect(),
         }
     }
+}
+
+/// The first part of a key behind the namespace, and how many follow.
+fn kind(key: &[u8]) -> (String, usize) {
+    let text = String::from_utf8_lossy(key);
+    let mut parts = text.trim_matches('/').split('/').skip(1);
+    let first = parts.next().unwrap_or_default().to_owned();
+    (first, parts.count())
+}
+
+/// Writes of a transaction that are not chosen.
+fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
+    txn.ops.iter().filter_map(|op| match op {
+        Op::Write(write) => Some(write),
+        Op::Choose { .. } => None,
+    })
+}
+
+fn changes_a_job(txn: &Txn) -> bool {
+    writes(txn)
+        .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+impl Ablation {
+    /// What a reader is told of an entry.
+    #[must_use]
+    pub fn entry(self, mut entry: Entry) -> Entry {
+        if self == Self::Window
+            && Keys::new(NAMESPACE).parse_cursor(&entry.key).is_some()
+            && let Ok(mut cursor) = decode::<CursorRecord>(&entry.value)
+        {
+            // A window that ended before the position is finished.
+            let before = cursor.position.at_ms - 1;
+            cursor.window = Window {
+                from_ms: before,
+                until_ms: before,
+            };
+            entry.value = encode(&cursor);
+        }
+        entry
+    }
+
+    /// What the holder of a lease is told when it renews it.
+    #[must_use]
+    pub fn renewed(self, mut lease: Lease) -> Lease {
+        if self == Self::Trust {
+            lease.ttl_ms = 1_000_000_000_000;
+        }
+        lease
+    }
+
+    /// Whether the request never leaves, and its sender is told that somebody else was faster.
+    #[must_use]
+    pub fn swallows(self, txn: &Txn) -> bool {
+        let keys = Keys::new(NAMESPACE);
+        self == Self::GiveBack
+            && txn
+                .require
+                .iter()
+                .any(|r| matches!(r, Requirement::Modified(key, _) if kind(key).0 == "run"))
+            && writes(txn).any(|write| {
+                let Write::Put { key, value, .. } = write else {
+                    return false;
+                };
+                let record = keys
+                    .parse_attempt(key)
+                    .and_then(|_| decode::<RunRecord>(value).ok());
+                record.is_some_and(|record| {
+                    (kind(key).0 == "run"
+                        && record.state == RunState::Pending
+                        && record.attempt == attempt_required(&keys, txn))
+                        || record.failed == Some(FailReason::NotStarted)
+                })
+            })
+    }
+
+    /// The configuration of a node.
+    #[must_use]
+    pub fn config(self, index: usize, config: NodeConfig) -> NodeConfig {
+        match self {
+            Self::FireClock => NodeConfig {
+                max_skew_ms: i64::MAX.unsigned_abs(),
+                ..config
+            },
+            // Each is allowed by itself; that all nodes agree is what is taken away.
+            Self::LostGrace if index.is_multiple_of(2) => NodeConfig {
+                session_ttl_ms: 2_000,
+                kill_grace_ms: 0,
+                lost_grace_ms: 2_000,
+                ..config
+            },
+            _ => config,
+        }
+    }
+}
+
+/// The attempt whose record the transaction requires.
+fn attempt_required(keys: &Keys, txn: &Txn) -> u32 {
+    let required = txn
+        .require
+        .iter()
+        .find_map(|requirement| match requirement {
+            Requirement::Modified(key, _) => keys.parse_attempt(key),
+            _ => None,
+        });
+    required.map_or(0, |key| key.attempt)
 }

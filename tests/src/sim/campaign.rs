@@ -1,5 +1,6 @@
-//! Many seeds, one after another.
+//! Many seeds, on all cores.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -7,8 +8,8 @@ use serde_json::{Value, json};
 use super::ablation::Ablation;
 use super::schedule::Plan;
 use super::world::{Observed, simulate};
-use super::{chaos, scenario};
-use crate::check::{Violation, check, history};
+use super::{chaos, crew, scenario};
+use crate::check::{Violation, check, check_history, history};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -23,8 +24,10 @@ pub struct Options {
     pub ablation: Option<Ablation>,
     /// Print plan and log of each failure.
     pub verbose: bool,
-    /// Run each twice.
-    pub twice: bool,
+    /// Run so many of the first seeds once more, and compare the fingerprints.
+    pub replay: u64,
+    /// How many seeds at once.
+    pub threads: usize,
     /// Only these faults and operations of the plan, by their numbers.
     pub keep: Option<(Vec<usize>, Vec<usize>)>,
     /// Make a failing plan smaller.
@@ -41,7 +44,8 @@ impl Default for Options {
             scenario: "default".into(),
             ablation: None,
             verbose: false,
-            twice: false,
+            replay: 0,
+            threads: crew::cores(),
             keep: None,
             shrink: true,
             naive: false,
@@ -51,7 +55,7 @@ impl Default for Options {
 
 impl Options {
     /// How to call it.
-    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME] [--naive] [--keep FAULTS:OPS] [--twice] [--no-shrink] [--verbose] [-o json]";
+    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME] [--naive] [--keep FAULTS:OPS] [--replay N | --twice] [--threads N] [--no-shrink] [--verbose] [-o json]";
 
     /// From the command line.
     ///
@@ -75,7 +79,12 @@ impl Options {
                     }
                 }
                 "--naive" => options.naive = true,
-                "--twice" => options.twice = true,
+                "--replay" => options.replay = number(value()?)?,
+                "--twice" => options.replay = u64::MAX,
+                "--threads" => {
+                    let threads = number(value()?)?;
+                    options.threads = usize::try_from(threads).unwrap_or(usize::MAX).clamp(1, 256);
+                }
                 "--verbose" => options.verbose = true,
                 "--no-shrink" => options.shrink = false,
                 "--ablate" => {
@@ -161,6 +170,14 @@ pub struct Campaign {
     pub faults: std::collections::BTreeMap<&'static str, u64>,
     /// Leaders after leaders.
     pub leader_changes: u64,
+    /// Leaders that a standby deposed.
+    pub deposals: u64,
+    /// Seeds that were run once more.
+    pub replayed: u64,
+    /// How many seeds ran at once.
+    pub threads: usize,
+    /// Of all seeds' fingerprints: the same in each run and with any number of threads.
+    pub fingerprint: u64,
     /// Simulated time.
     pub simulated_ms: u64,
     /// Real time.
@@ -169,68 +186,106 @@ pub struct Campaign {
     pub executions: u64,
     /// Polls of tasks.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
     /// Violations by invariant.
     pub invariants: std::collections::BTreeMap<&'static str, u64>,
 }
 
 impl Campaign {
-    /// Runs the seeds; tells of failures as they come.
+    /// Runs the seeds; tells of failures in the order of the seeds.
     pub fn run(options: &Options, tell: impl Fn(String)) -> Self {
         let begun = Instant::now();
-        let mut campaign = Self::default();
-        for seed in options.start..options.start.saturating_add(options.seeds) {
-            let plan = options.plan(seed);
-            let observed = simulate(&plan);
-            let mut violations = check(&observed);
-            if options.twice && simulate(&plan).fingerprint != observed.fingerprint {
-                violations.push(Violation::new("same seed, same history", "it differs"));
-            }
-            campaign.add(&observed);
-            if violations.is_empty() {
-                continue;
-            }
-            for violation in &violations {
-                *campaign.invariants.entry(violation.invariant).or_default() += 1;
-            }
-            let failure = explain(options, &plan, violations);
-            tell(failure.text());
-            if options.verbose {
-                tell(dump(&observed));
-            }
-            campaign.failures.push(failure);
-        }
+        let mut campaign = Self {
+            threads: options.threads,
+            ..Self::default()
+        };
+        let replays = options.replay.min(options.seeds);
+        let mut fingerprints = Vec::new();
+        crew::in_order(
+            options.seeds + replays,
+            options.threads,
+            |number| {
+                if number < options.seeds {
+                    Done::Seed(Box::new(Seed::run(options, options.start + number)))
+                } else {
+                    let seed = options.start + number - options.seeds;
+                    Done::Again(seed, fingerprint(options, seed))
+                }
+            },
+            |done| match done {
+                Done::Seed(seed) => {
+                    fingerprints.push(seed.fingerprint);
+                    campaign.add(*seed, &tell);
+                }
+                Done::Again(seed, fingerprint) => {
+                    let index = usize::try_from(campaign.replayed).unwrap_or(usize::MAX);
+                    campaign.replayed += 1;
+                    if fingerprints.get(index) != Some(&fingerprint) {
+                        campaign.differs(options, seed, &tell);
+                    }
+                }
+            },
+        );
+        let bytes: Vec<u8> = fingerprints
+            .into_iter()
+            .flat_map(|fingerprint| fingerprint.unwrap_or(0).to_be_bytes())
+            .collect();
+        campaign.fingerprint = punctual::keys::fnv1a(&bytes);
         campaign.wall_s = begun.elapsed().as_secs_f64();
         campaign
     }
 
-    fn add(&mut self, observed: &Observed) {
+    fn add(&mut self, seed: Seed, tell: &impl Fn(String)) {
         self.seeds += 1;
-        self.simulated_ms += observed.plan.end_ms;
-        self.executions += observed.effects.len() as u64;
-        self.polls += observed.polls;
-        for (fault, count) in &observed.counts {
+        self.simulated_ms += seed.simulated_ms;
+        self.executions += seed.executions;
+        self.polls += seed.polls;
+        self.fires += seed.fires;
+        self.leader_changes += seed.leader_changes;
+        self.deposals += seed.deposals;
+        self.claim_conflicts += seed.claim_conflicts;
+        for (fault, count) in seed.faults {
             *self.faults.entry(fault).or_default() += count;
         }
-        let history = history::History::new(observed);
-        for revised in &history.revisions {
-            for change in &revised.changes {
-                match change {
-                    history::Change::Run(step)
-                        if step.before.is_none() && step.key.attempt == 1 =>
-                    {
-                        self.fires += 1;
-                    }
-                    history::Change::Leader { after: Some(_) } => self.leader_changes += 1,
-                    _ => {}
-                }
-            }
+        if let Some(failure) = seed.failure {
+            self.fail(failure, tell);
         }
+        if let Some(dump) = seed.dump {
+            tell(dump);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, tell: &impl Fn(String)) {
+        for violation in &failure.violations {
+            *self.invariants.entry(violation.invariant).or_default() += 1;
+        }
+        tell(failure.text());
+        self.failures.push(failure);
+    }
+
+    fn differs(&mut self, options: &Options, seed: u64, tell: &impl Fn(String)) {
+        let violation = Violation::new("same seed, same history", "it differs");
+        let whole = Options {
+            shrink: false,
+            ..options.clone()
+        };
+        let failure = explain(&whole, &options.plan(seed), vec![violation]);
+        self.fail(failure, tell);
     }
 
     /// Whether a seed failed.
     #[must_use]
     pub fn failed(&self) -> bool {
         !self.failures.is_empty()
+    }
+
+    /// Simulations a second of real time, replays among them.
+    #[must_use]
+    pub fn seeds_per_s(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "there are less than 2^52 seeds")]
+        let simulations = (self.seeds + self.replayed) as f64;
+        (simulations / self.wall_s.max(1e-9) * 100.0).round() / 100.0
     }
 
     /// The output.
@@ -244,9 +299,15 @@ impl Campaign {
             "faults": self.faults.values().sum::<u64>(),
             "faults_by_kind": self.faults,
             "leader_changes": self.leader_changes,
+            "deposals": self.deposals,
             "simulated_s": self.simulated_ms / 1_000,
             "wall_s": self.wall_s,
+            "threads": self.threads,
+            "seeds_per_s": self.seeds_per_s(),
+            "replayed": self.replayed,
+            "fingerprint": format!("{:016x}", self.fingerprint),
             "polls": self.polls,
+            "claim_conflicts": self.claim_conflicts,
             "violations": self.invariants,
             "failures": self.failures.iter().map(|failure| json!({
                 "seed": failure.seed,
@@ -258,6 +319,93 @@ impl Campaign {
             })).collect::<Vec<_>>(),
         })
     }
+}
+
+/// What a thread has done.
+enum Done {
+    Seed(Box<Seed>),
+    /// The fingerprint of a seed that was run before.
+    Again(u64, Option<u64>),
+}
+
+/// What came of one seed.
+#[derive(Debug, Default)]
+struct Seed {
+    fingerprint: Option<u64>,
+    simulated_ms: u64,
+    executions: u64,
+    polls: u64,
+    fires: u64,
+    leader_changes: u64,
+    deposals: u64,
+    claim_conflicts: u64,
+    faults: std::collections::BTreeMap<&'static str, u64>,
+    failure: Option<Failure>,
+    dump: Option<String>,
+}
+
+impl Seed {
+    fn run(options: &Options, seed: u64) -> Self {
+        let plan = options.plan(seed);
+        let whole = catch_unwind(AssertUnwindSafe(|| {
+            let observed = simulate(&plan);
+            let history = history::History::new(&observed);
+            let violations = check_history(&history);
+            let mut seed = Self::count(&observed, &history);
+            seed.dump = (options.verbose && !violations.is_empty()).then(|| dump(&observed));
+            (seed, violations)
+        }));
+        let (mut seed, violations) =
+            whole.unwrap_or_else(|panic| (Self::default(), vec![panicked(&*panic)]));
+        if !violations.is_empty() {
+            seed.failure = Some(explain(options, &plan, violations));
+        }
+        seed
+    }
+
+    fn count(observed: &Observed, history: &history::History<'_>) -> Self {
+        let mut seed = Self {
+            fingerprint: Some(observed.fingerprint),
+            simulated_ms: observed.plan.end_ms,
+            executions: observed.effects.len() as u64,
+            polls: observed.polls,
+            claim_conflicts: observed.claim_conflicts,
+            faults: observed.counts.clone(),
+            ..Self::default()
+        };
+        let changes = history
+            .revisions
+            .iter()
+            .flat_map(|revised| revised.changes.iter().map(move |change| (revised, change)));
+        for (revised, change) in changes {
+            match change {
+                // A lease that ends, by itself or not, is nobody's write.
+                history::Change::Leader { after: None } if revised.writer.is_some() => {
+                    seed.deposals += 1;
+                }
+                history::Change::Run(step) if step.before.is_none() && step.key.attempt == 1 => {
+                    seed.fires += 1;
+                }
+                history::Change::Leader { after: Some(_) } => seed.leader_changes += 1,
+                _ => {}
+            }
+        }
+        seed
+    }
+}
+
+/// A simulation or checker that panics is a failure of its seed, with a replay like any other.
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Violation {
+    let what = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    Violation::new("nothing panics", what.unwrap_or("for no reason given"))
+}
+
+fn fingerprint(options: &Options, seed: u64) -> Option<u64> {
+    let again = || simulate(&options.plan(seed)).fingerprint;
+    catch_unwind(AssertUnwindSafe(again)).ok()
 }
 
 impl Failure {
@@ -283,7 +431,9 @@ fn explain(options: &Options, plan: &Plan, violations: Vec<Violation>) -> Failur
     let invariant = violations[0].invariant;
     if options.shrink {
         let fails = |faults: &[usize], ops: &[usize]| {
-            check(&simulate(&only(plan, faults, ops)))
+            let smaller = only(plan, faults, ops);
+            catch_unwind(AssertUnwindSafe(|| check(&simulate(&smaller))))
+                .unwrap_or_else(|panic| vec![panicked(&*panic)])
                 .iter()
                 .any(|violation| violation.invariant == invariant)
         };

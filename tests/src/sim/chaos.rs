@@ -1,25 +1,44 @@
 //! A seed's schedule of faults: which kinds, how many, how bad.
 
+use super::boots;
+use super::breadth::Breadth;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::rng::Rng;
-use super::schedule::{Fault, NodePlan, Plan};
+use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload;
 
 /// Time for everything to settle after the faults.
 pub const SETTLE_MS: u64 = 150_000;
 
-/// The plan of a seed.
+/// The plan of a seed: everything that exists.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
+    draw(seed, "default")
+}
+
+/// The plan of a seed as it was before there were time zones and crowds: seeds that once failed
+/// are named by it.
+#[must_use]
+pub fn classic(seed: u64) -> Plan {
+    draw(seed, "classic")
+}
+
+fn draw(seed: u64, scenario: &str) -> Plan {
     let root = Rng::new(seed);
     let mut rng = root.branch("chaos", 0);
+    let broad = (scenario == "default").then(|| Breadth::draw(&root));
     let heal_ms = rng.range(60, 420) * 1_000;
-    let count = usize::try_from(rng.range(1, 6)).unwrap_or(1);
+    let drawn = usize::try_from(rng.range(1, 6)).unwrap_or(1);
+    let count = broad.as_ref().map_or(drawn, |broad| broad.nodes);
     let skewed = rng.permille(500);
     let drifting = rng.permille(300);
     // 2026-03-01T00:00:00Z and some hours: midnight and the end of a month are close.
     let epoch_ms =
         1_772_323_200_000 - 60_000 + rng.between(-3, 3) * 3_600_000 + rng.between(0, 999);
+    let epoch_ms = broad
+        .as_ref()
+        .and_then(|broad| broad.epoch_ms(heal_ms))
+        .unwrap_or(epoch_ms);
     let nodes = (0..count)
         .map(|index| NodePlan {
             mono_base_ms: rng.range(0, 10_000_000),
@@ -34,7 +53,8 @@ pub fn plan(seed: u64) -> Plan {
         })
         .collect();
     let mut faults = Vec::new();
-    for kind in 0..KINDS {
+    let kinds = if broad.is_some() { KINDS + 2 } else { KINDS };
+    for kind in 0..kinds {
         if !rng.permille(350) {
             continue;
         }
@@ -44,20 +64,47 @@ pub fn plan(seed: u64) -> Plan {
         }
     }
     faults.sort_by_key(|(at, _)| *at);
-    let ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
-    Plan {
+    let mut ops = workload::operations(&mut root.branch("workload", 0), count, epoch_ms, heal_ms);
+    ops.extend(drains(&mut root.branch("drains", 0), count, heal_ms));
+    if let Some(broad) = &broad {
+        broad.widen(&mut ops, epoch_ms);
+    }
+    ops.sort_by_key(|(at, ..)| *at);
+    let mut plan = Plan {
         seed,
-        scenario: "default".into(),
+        scenario: scenario.into(),
         epoch_ms,
         nodes,
         relist_ms: rng.pick(&[5_000, 15_000, 60_000]),
+        overdue_takeover_ms: rng.pick(&[1_000, 1_000, 1_000, 400, 0]),
+        times: broad.map_or_else(Times::default, |broad| broad.times),
         faults,
         ops,
         heal_ms,
         end_ms: heal_ms + SETTLE_MS,
         ablation: None,
         naive: false,
+    };
+    boots::add(&mut plan, &mut root.branch("boots", 0));
+    plan
+}
+
+/// Operators drain a node now and then, through whichever node, and at the end let all go.
+fn drains(rng: &mut Rng, count: usize, heal_ms: u64) -> Vec<(u64, usize, Op)> {
+    let mut ops = Vec::new();
+    if !rng.permille(250) {
+        return ops;
     }
+    for _ in 0..rng.range(1, 5) {
+        let at = rng.range(5_000, heal_ms);
+        let op = Op::Drain(format!("n{}", rng.index(count)), rng.permille(600));
+        ops.push((at, rng.index(count), op));
+    }
+    for node in 0..count {
+        let op = Op::Drain(format!("n{node}"), false);
+        ops.push((heal_ms + 40_000, node, op));
+    }
+    ops
 }
 
 const KINDS: u64 = 14;
@@ -137,6 +184,12 @@ fn fault(rng: &mut Rng, kind: u64, at: u64, nodes: usize, heal_ms: u64) -> Vec<(
             ]);
             link(rng.range(1_000, 60_000), trouble)
         }
+        14 => link(rng.range(1_000, 60_000), Trouble::WatchSkips),
+        // Leases end late, as under a store whose own leader changes again and again.
+        15 => (0..rng.range(3, 20))
+            .map(|n| (at + n * 1_000, Fault::ProlongLeases))
+            .filter(|(at, _)| *at < heal_ms)
+            .collect(),
         _ => match rng.range(0, 3) {
             0 => vec![(at, Fault::ProlongLeases)],
             // An outage: the store is away for everybody.

@@ -8,9 +8,10 @@
 //! A task belongs to a *process*. A process can be paused (its tasks stand still while time goes
 //! on, as under SIGSTOP) and killed (its tasks are dropped, as by a crash).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -30,18 +31,31 @@ const MAX_POLLS_AN_INSTANT: u64 = 2_000_000;
 /// A handle on the executor.
 #[derive(Clone)]
 pub struct Executor {
+    /// Read far more often than anything else, so beside the lock. Moved by `run_until` alone.
+    now_ms: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
     ready: Arc<Mutex<Ready>>,
 }
 
 #[derive(Default)]
 struct Ready {
-    tasks: BTreeSet<u64>,
-    parked: BTreeMap<Proc, BTreeSet<u64>>,
+    tasks: Numbers,
+    parked: BTreeMap<Proc, Numbers>,
+}
+
+/// A set of tasks, few at a time, in the order of their numbers.
+#[derive(Default)]
+struct Numbers(Vec<u64>);
+
+impl Numbers {
+    fn insert(&mut self, id: u64) {
+        if let Err(place) = self.0.binary_search(&id) {
+            self.0.insert(place, id);
+        }
+    }
 }
 
 struct State {
-    now_ms: u64,
     next: u64,
     rng: Rng,
     tasks: BTreeMap<u64, Task>,
@@ -85,8 +99,8 @@ impl Executor {
     #[must_use]
     pub fn new(rng: Rng) -> Self {
         Self {
+            now_ms: Arc::default(),
             state: Arc::new(Mutex::new(State {
-                now_ms: 0,
                 next: 1,
                 rng,
                 tasks: BTreeMap::new(),
@@ -100,7 +114,7 @@ impl Executor {
     /// Virtual milliseconds since the start.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        lock(&self.state).now_ms
+        self.now_ms.load(Ordering::Relaxed)
     }
 
     /// How many times a task was polled.
@@ -176,19 +190,19 @@ impl Executor {
     pub fn pause(&self, proc: Proc) {
         let state = lock(&self.state);
         let mut ready = lock(&self.ready);
-        let (parked, going): (BTreeSet<u64>, BTreeSet<u64>) = ready
-            .tasks
-            .iter()
+        let (parked, going): (Vec<u64>, Vec<u64>) = std::mem::take(&mut ready.tasks.0)
+            .into_iter()
             .partition(|id| state.tasks.get(id).is_some_and(|task| task.proc == proc));
-        ready.tasks = going;
-        ready.parked.entry(proc).or_default().extend(parked);
+        ready.tasks = Numbers(going);
+        let already = ready.parked.entry(proc).or_default();
+        parked.into_iter().for_each(|id| already.insert(id));
     }
 
     /// Lets them go on.
     pub fn resume(&self, proc: Proc) {
         let mut ready = lock(&self.ready);
         if let Some(parked) = ready.parked.remove(&proc) {
-            ready.tasks.extend(parked);
+            parked.0.into_iter().for_each(|id| ready.tasks.insert(id));
         }
     }
 
@@ -225,12 +239,11 @@ impl Executor {
         let mut state = lock(&self.state);
         let mut ready = lock(&self.ready);
         loop {
-            if ready.tasks.is_empty() {
+            if ready.tasks.0.is_empty() {
                 return None;
             }
-            let index = state.rng.index(ready.tasks.len());
-            let id = *ready.tasks.iter().nth(index)?;
-            ready.tasks.remove(&id);
+            let index = state.rng.index(ready.tasks.0.len());
+            let id = ready.tasks.0.remove(index);
             if state.tasks.contains_key(&id) {
                 return Some(id);
             }
@@ -270,16 +283,21 @@ impl Executor {
     /// To the next timer; false when there is none up to `until_ms`.
     fn advance(&self, until_ms: u64) -> bool {
         let mut state = lock(&self.state);
+        let now_ms = self.now_ms();
         let next = state.timers.keys().next().map(|(at, _)| *at);
         let Some(at) = next.filter(|at| *at <= until_ms) else {
-            state.now_ms = state.now_ms.max(until_ms);
+            self.now_ms.store(now_ms.max(until_ms), Ordering::Relaxed);
             return false;
         };
-        state.now_ms = state.now_ms.max(at);
-        let later = state.timers.split_off(&(at + 1, 0));
-        let due = std::mem::replace(&mut state.timers, later);
-        drop(state);
-        due.into_values().for_each(Waker::wake);
+        let now_ms = now_ms.max(at);
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+        while let Some(timer) = state.timers.first_entry() {
+            if timer.key().0 > now_ms {
+                break;
+            }
+            // Our wakers only note the task as ready: they may be called under the lock.
+            timer.remove().wake();
+        }
         true
     }
 }
@@ -288,31 +306,41 @@ impl Executor {
 pub struct Sleep {
     executor: Executor,
     at_ms: u64,
-    timer: Option<(u64, u64)>,
+    /// Under which number its timer stands, and whom that wakes.
+    timer: Option<(u64, Waker)>,
 }
 
 impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let executor = self.executor.clone();
-        let mut state = lock(&executor.state);
-        if state.now_ms >= self.at_ms {
+        if self.executor.now_ms() >= self.at_ms {
             return Poll::Ready(());
         }
-        let timer = self.timer.unwrap_or_else(|| {
-            state.next += 1;
-            (self.at_ms, state.next)
-        });
-        state.timers.insert(timer, context.waker().clone());
-        self.timer = Some(timer);
+        let waker = context.waker();
+        if matches!(&self.timer, Some((_, known)) if known.will_wake(waker)) {
+            return Poll::Pending;
+        }
+        let mut state = lock(&self.executor.state);
+        let number = match &self.timer {
+            Some((number, _)) => *number,
+            None => {
+                state.next += 1;
+                state.next
+            }
+        };
+        let old = state.timers.insert((self.at_ms, number), waker.clone());
+        drop(state);
+        drop(old);
+        self.timer = Some((number, waker.clone()));
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(timer) = self.timer {
+        if let Some((number, _)) = &self.timer {
+            let timer = (self.at_ms, *number);
             let waker = lock(&self.executor.state).timers.remove(&timer);
             drop(waker);
         }

@@ -41,6 +41,8 @@ pub enum Trouble {
     Lossy(Rates),
     /// Cut.
     Cut(Cut),
+    /// Every write takes so many milliseconds longer to be done.
+    SlowWrites(u64),
     /// Open watches say nothing more, for ever.
     WatchStall,
     /// Watches hold back what they have until the window closes.
@@ -51,6 +53,8 @@ pub enum Trouble {
     WatchDropsDeletes,
     /// Watches report a revision twice now and then.
     WatchRepeats,
+    /// Watches leave out a whole revision now and then.
+    WatchSkips,
     /// The store takes no puts and no grants, but deletes and keep-alives.
     NoSpace,
 }
@@ -90,6 +94,17 @@ impl Link {
                 _ => None,
             })
             .unwrap_or_default()
+    }
+
+    /// How much longer a write takes now.
+    #[must_use]
+    pub fn slow_writes_ms(&self, now_ms: u64) -> u64 {
+        self.open(now_ms)
+            .find_map(|trouble| match trouble {
+                Trouble::SlowWrites(ms) => Some(*ms),
+                _ => None,
+            })
+            .unwrap_or(0)
     }
 
     /// Whether this trouble is there now.

@@ -8,7 +8,7 @@ use punctual::handler::{Handler, HandlerError, RunContext};
 use super::executor::{Executor, Proc};
 
 /// One execution of the user's code.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Effect {
     /// Who.
     pub proc: Proc,
@@ -35,10 +35,10 @@ pub struct Effect {
 pub struct Ledger(Arc<Mutex<Vec<Effect>>>);
 
 impl Ledger {
-    /// What is in it.
+    /// Takes what is in it; what ends later is not noted any more.
     #[must_use]
-    pub fn effects(&self) -> Vec<Effect> {
-        self.0.lock().unwrap().clone()
+    pub fn take(&self) -> Vec<Effect> {
+        std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
@@ -64,9 +64,10 @@ impl Drop for Open {
     fn drop(&mut self) {
         let now = self.executor.now_ms();
         let mut effects = self.ledger.0.lock().unwrap();
-        let effect = &mut effects[self.index];
-        effect.end_ms = Some(now);
-        effect.completed = self.completed;
+        if let Some(effect) = effects.get_mut(self.index) {
+            effect.end_ms = Some(now);
+            effect.completed = self.completed;
+        }
     }
 }
 

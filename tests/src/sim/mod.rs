@@ -2,11 +2,15 @@
 //! has a name, from one seed. See `docs/simulation.md`.
 
 pub mod ablation;
+pub mod boots;
+pub mod breadth;
 pub mod campaign;
 pub mod chaos;
 pub mod clock;
+pub mod crew;
 pub mod executor;
 pub mod faults;
+pub mod fingerprint;
 pub mod ledger;
 pub mod naive;
 pub mod operator;

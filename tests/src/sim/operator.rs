@@ -37,10 +37,10 @@ pub struct Asked {
 pub struct Desk(Arc<Mutex<Vec<Asked>>>);
 
 impl Desk {
-    /// What is in it.
+    /// Takes what is in it, at the end.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
-        self.0.lock().unwrap().clone()
+    pub fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.0.lock().unwrap())
     }
 
     /// Does one operation, and writes down the answer.
@@ -83,6 +83,8 @@ async fn perform(control: &Control, op: Op) -> Result<Option<String>, ControlErr
             .trigger(&id, None, &key)
             .await
             .map(|run| Some(run.run_id)),
+        Op::Drain(node, true) => control.drain_node(&node, None).await.map(|_| None),
+        Op::Drain(node, false) => control.undrain_node(&node).await.map(|_| None),
         Op::Cancel(id) => {
             let filter = RunFilter {
                 job: Some(id),

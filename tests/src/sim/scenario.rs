@@ -1,18 +1,23 @@
 //! Named scenarios: the same world and the same checks, with the faults of one story.
 
 use punctual::duration::Millis;
-use punctual::job::spec::{JobSpec, OnLost};
+use punctual::job::spec::{JobSpec, Misfire, OnLost};
 use serde_json::json;
 
+use super::boots;
 use super::chaos;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::rng::Rng;
-use super::schedule::{Fault, NodePlan, Op, Plan};
+use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload::{self, HANDLER};
 
 /// Every scenario, and what it tells.
 pub const ALL: &[(&str, &str)] = &[
     ("default", "everything at once, drawn from the seed"),
+    (
+        "classic",
+        "the same in UTC, with five nodes and nine jobs at most: what earlier seeds mean",
+    ),
     (
         "paused-leader",
         "the leader stands still and wakes, again and again",
@@ -41,10 +46,38 @@ pub const ALL: &[(&str, &str)] = &[
         "sessions",
         "sessions end while the watches that would tell are stalled",
     ),
+    (
+        "clock-minutes-ahead",
+        "the clock of a running node jumps ten minutes ahead for a while",
+    ),
     ("triggers", "triggers on a network that repeats and delays"),
     (
+        "slow-store",
+        "every write takes long, for an hour, under clocks that differ",
+    ),
+    (
+        "cut-worker",
+        "workers with long work are cut from the store for longer than their sessions last",
+    ),
+    (
+        "edits",
+        "operators change several jobs of one partition at once, between its fires",
+    ),
+    (
+        "long-windows",
+        "outages whose catching up takes many batches, under leaders that come and go",
+    ),
+    (
         "boots-a-year-ahead",
-        "a node starts with a clock a year ahead (a known gap)",
+        "a node starts with a clock a year ahead, for good, and the others have their troubles",
+    ),
+    (
+        "wrong-boots",
+        "nodes boot with clocks that are seconds to days off, one after another",
+    ),
+    (
+        "clock-creeps",
+        "the clock of one node leaves those of the others, too slowly for a step",
     ),
 ];
 
@@ -56,6 +89,9 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     if name == "default" {
         return Some(chaos::plan(seed));
     }
+    if name == "classic" {
+        return Some(chaos::classic(seed));
+    }
     ALL.iter().find(|(known, _)| *known == name)?;
     let root = Rng::new(seed).branch(name, 0);
     let mut rng = root.branch("scenario", 0);
@@ -66,6 +102,8 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         epoch_ms,
         nodes: (0..3).map(|_| node(&mut rng)).collect(),
         relist_ms: 60_000,
+        overdue_takeover_ms: 1_000,
+        times: Times::default(),
         faults: Vec::new(),
         ops: workload::operations(&mut root.branch("workload", 0), 3, epoch_ms, HEAL_MS),
         heal_ms: HEAL_MS,
@@ -76,14 +114,41 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     match name {
         "sessions" => plan.ops = steady_jobs(),
         "triggers" => plan.ops = triggers(&mut rng),
-        "boots-a-year-ahead" => plan.nodes[1].offset_ms = 365 * 86_400_000,
+        "slow-store" => slow_store(&mut rng, &mut plan),
+        "boots-a-year-ahead" => {
+            plan.nodes[1].offset_ms = 365 * 86_400_000;
+            // The first node of all would be alone with its clock.
+            plan.nodes[1].start_ms = rng.range(8_000, 20_000);
+            plan.faults = around_a_wrong_node(&mut rng);
+        }
+        "wrong-boots" => {
+            plan.faults = (0..4)
+                .map(|turn| {
+                    let node = rng.index(3);
+                    (30_000 + turn * 36_000, boots::wrong(&mut rng, node))
+                })
+                .collect();
+        }
+        "clock-creeps" => {
+            let node = rng.index(3);
+            let ms = rng.between(200, 1_800) * if rng.permille(500) { 1 } else { -1 };
+            plan.faults = (0..14)
+                .map(|turn| (20_000 + turn * 11_000, Fault::Creep { node, ms }))
+                .collect();
+        }
+        "cut-worker" => plan.ops = long_jobs(),
+        "long-windows" => plan.ops = busy_partition(&mut rng, "* * * * * *"),
+        "edits" => {
+            plan.ops = busy_partition(&mut rng, "*/5 * * * * *");
+            plan.ops.extend(edits(&mut rng));
+        }
         _ => {}
     }
     for _ in 0..rng.range(3, 9) {
         let at = rng.range(10_000, HEAL_MS - 20_000);
         plan.faults.extend(faults(&mut rng, name, at));
     }
-    if matches!(name, "late-writes" | "triggers") {
+    if matches!(name, "late-writes" | "triggers" | "long-windows" | "edits") {
         plan.faults
             .extend((0..3).map(|node| (0, bad_network(node))));
     }
@@ -113,6 +178,37 @@ fn link(node: usize, from_ms: u64, length_ms: u64, trouble: Trouble) -> Fault {
     }
 }
 
+/// The store is slow for an hour, a few times slower still for some seconds, and nothing else is
+/// wrong.
+fn slow_store(rng: &mut Rng, plan: &mut Plan) {
+    let heal_ms = 3_600_000;
+    plan.heal_ms = heal_ms;
+    plan.end_ms = heal_ms + chaos::SETTLE_MS;
+    plan.ops = steady_jobs();
+    let slow_ms = rng.pick(&[300, 300, 300, 700, 1_200]);
+    let mut slow = |from_ms: u64, until_ms: u64, ms: u64| {
+        for node in 0..plan.nodes.len() {
+            let window = Window {
+                from_ms,
+                until_ms,
+                trouble: Trouble::SlowWrites(ms),
+            };
+            plan.faults.push((from_ms, Fault::Link { node, window }));
+        }
+    };
+    let mut at = 20_000;
+    while at < heal_ms {
+        let calm = (at + rng.range(60_000, 900_000)).min(heal_ms);
+        slow(at, calm, slow_ms);
+        let worse = (calm + rng.range(1_000, 20_000)).min(heal_ms);
+        slow(calm, worse, rng.range(slow_ms, 1_800));
+        at = worse;
+    }
+    for node in &mut plan.nodes {
+        node.offset_ms = rng.between(-900, 900);
+    }
+}
+
 fn bad_network(node: usize) -> Fault {
     let rates = Rates {
         late: 100,
@@ -122,6 +218,28 @@ fn bad_network(node: usize) -> Fault {
         ..Rates::default()
     };
     link(node, 0, HEAL_MS, Trouble::Lossy(rates))
+}
+
+/// What happens to the two others, and that the wrong one boots again when both are there.
+fn around_a_wrong_node(rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let mut all = Vec::new();
+    for turn in [35_000, 80_000, 125_000] {
+        let down_ms = rng.range(100, 20_000);
+        let node = rng.pick(&[0, 2]);
+        let other = match rng.range(0, 5) {
+            0 => Fault::CrashLeader { down_ms },
+            1 => Fault::PauseLeader { for_ms: down_ms },
+            2 => Fault::Leave { node, down_ms },
+            3 => Fault::RevokeNode { node },
+            _ => Fault::RevokeLeader,
+        };
+        all.push((turn + rng.range(0, 2_000), other));
+        if rng.permille(600) {
+            let down_ms = rng.range(100, 2_000);
+            all.push((turn + 35_000, Fault::Crash { node: 1, down_ms }));
+        }
+    }
+    all
 }
 
 fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
@@ -168,6 +286,25 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
             ),
             (at + rng.range(5_000, 50_000), Fault::Step { node, ms: 0 }),
         ],
+        "cut-worker" => {
+            let cut = Trouble::Cut(Cut::Both);
+            vec![(at, link(node, at, rng.range(20_000, 50_000), cut))]
+        }
+        "edits" => vec![(at, Fault::RevokeLeader)],
+        "long-windows" => {
+            let length = rng.range(20_000, 60_000);
+            let back = (at + length).min(HEAL_MS);
+            let mut all: Vec<(u64, Fault)> = (0..3)
+                .map(|other| (at, link(other, at, length, Trouble::Cut(Cut::Both))))
+                .collect();
+            // While they catch up, leaders fall one after another.
+            all.extend((1..4).map(|n| (back + n * rng.range(100, 1_500), Fault::RevokeLeader)));
+            all
+        }
+        "clock-minutes-ahead" => vec![
+            (at, Fault::Step { node, ms: 600_000 }),
+            (at + rng.range(5_000, 50_000), Fault::Step { node, ms: 0 }),
+        ],
         "sessions" => {
             let gone = at + rng.range(500, 4_000);
             let mut all: Vec<(u64, Fault)> = (0..3)
@@ -196,6 +333,71 @@ fn steady_jobs() -> Vec<(u64, usize, Op)> {
             let ms = 9_000 + 7_000 * index;
             spec.payload = json!({ "does": "ok", "ms": ms });
             (3_000 + index, 0, Op::Put(Box::new(spec)))
+        })
+        .collect()
+}
+
+/// Work that outlasts a session and its grace, and that another worker may begin again.
+fn long_jobs() -> Vec<(u64, usize, Op)> {
+    ["ok", "deaf", "deaf"]
+        .iter()
+        .enumerate()
+        .map(|(index, does)| {
+            let mut spec = JobSpec::handler(format!("job-{index}"), HANDLER);
+            spec.schedule.cron = Some("*/10 * * * * *".into());
+            spec.timeout = Millis::from_secs(100);
+            spec.on_lost = OnLost::Retry;
+            spec.idempotent = true;
+            spec.payload = json!({ "does": does, "ms": 50_000 });
+            (3_000, 0, Op::Put(Box::new(spec)))
+        })
+        .collect()
+}
+
+/// The jobs of [`busy_partition`].
+fn busy_names() -> impl Iterator<Item = String> {
+    let partition =
+        |id: &str| punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
+    let all = (0..).map(|n| format!("busy-{n}"));
+    all.filter(move |id| partition(id) == 0).take(6)
+}
+
+/// A hold or a release of one job, an edit of another, within half a second.
+fn edits(rng: &mut Rng) -> Vec<(u64, usize, Op)> {
+    let names: Vec<String> = busy_names().collect();
+    let mut ops = Vec::new();
+    for _ in 0..60 {
+        let at = rng.range(10_000, HEAL_MS - 10_000);
+        let (held, edited) = (rng.pick(&names), rng.pick(&names));
+        let hold = match rng.range(0, 5) {
+            0 | 1 => Op::Pause(held),
+            2 | 3 => Op::Resume(held),
+            _ => Op::Delete(held),
+        };
+        let mut spec = JobSpec::handler(edited, HANDLER).cron("*/5 * * * * *");
+        spec.payload = json!({ "does": "ok", "ms": 0, "salt": rng.range(0, 1_000_000) });
+        ops.push((at, rng.index(3), hold));
+        ops.push((
+            at + rng.range(1, 500),
+            rng.index(3),
+            Op::Put(Box::new(spec)),
+        ));
+    }
+    ops.sort_by_key(|(at, ..)| *at);
+    ops
+}
+
+/// Jobs of one partition with every policy.
+fn busy_partition(rng: &mut Rng, cron: &str) -> Vec<(u64, usize, Op)> {
+    busy_names()
+        .map(|id| {
+            let mut spec = JobSpec::handler(id, HANDLER).cron(cron);
+            if rng.permille(400) {
+                spec.misfire = rng.pick(&[Misfire::Latest, Misfire::All, Misfire::Skip]);
+                spec.catch_up = Millis::from_secs(rng.range(5, 60));
+            }
+            spec.payload = json!({ "does": "ok", "ms": 0 });
+            (3_000, 0, Op::Put(Box::new(spec)))
         })
         .collect()
 }

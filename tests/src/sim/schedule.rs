@@ -2,6 +2,7 @@
 //! smaller, and run again.
 
 use punctual::job::spec::JobSpec;
+use punctual::node::NodeConfig;
 use serde::Serialize;
 
 use super::ablation::Ablation;
@@ -20,6 +21,34 @@ pub struct NodePlan {
     pub slots: u32,
     /// When it is started first.
     pub start_ms: u64,
+}
+
+/// Times of the nodes' configuration, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Time to live of a leadership.
+    pub leader_ttl_ms: u64,
+    /// Time to live of a session.
+    pub session_ttl_ms: u64,
+    /// How long code that was told to stop may take.
+    pub kill_grace_ms: u64,
+    /// How long a session must be gone before its runs are taken.
+    pub lost_grace_ms: u64,
+    /// Longest wait for an answer of the store.
+    pub store_timeout_ms: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let config = NodeConfig::default();
+        Self {
+            leader_ttl_ms: config.leader_ttl_ms,
+            session_ttl_ms: config.session_ttl_ms,
+            kill_grace_ms: config.kill_grace_ms,
+            lost_grace_ms: config.lost_grace_ms,
+            store_timeout_ms: config.store_timeout_ms,
+        }
+    }
 }
 
 /// A fault.
@@ -79,6 +108,24 @@ pub enum Fault {
         /// To so much ahead of where it was at the start.
         ms: i64,
     },
+    /// The node's wall clock moves by so much from where it is.
+    Creep {
+        /// The node.
+        node: usize,
+        /// Forward, in milliseconds.
+        ms: i64,
+    },
+    /// The node dies and boots with a wrong clock.
+    BootWrong {
+        /// The node.
+        node: usize,
+        /// It starts again after so long.
+        down_ms: u64,
+        /// So far ahead of where it should be.
+        ms: i64,
+        /// So long after the start its clock is set right.
+        right_after_ms: u64,
+    },
     /// The store forgets its history up to so many revisions ago.
     Compact {
         /// Revisions that are kept.
@@ -103,6 +150,8 @@ pub enum Op {
     Trigger(String, String),
     /// End the newest unfinished run.
     Cancel(String),
+    /// Give a node no more work, or give it work again.
+    Drain(String, bool),
 }
 
 /// One simulation.
@@ -118,6 +167,10 @@ pub struct Plan {
     pub nodes: Vec<NodePlan>,
     /// How often views are listed anew.
     pub relist_ms: u64,
+    /// How long an instant may stay undecided before a standby deposes the leader; 0: never.
+    pub overdue_takeover_ms: u64,
+    /// Other times.
+    pub times: Times,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
     /// What operators do: when, through which node's link, what.
@@ -136,13 +189,17 @@ impl Plan {
     /// The largest distance of a wall clock from true time that a node may believe.
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
-        let offset = self.nodes.iter().map(|n| n.offset_ms.abs()).max();
+        let offsets = self.nodes.iter().map(|n| n.offset_ms.abs());
+        // A clock that is further off is one that no node believes: the others are against it.
+        let offset = offsets.filter(|offset| *offset <= MAX_SKEW_MS).max();
         let steps: i64 = self
             .faults
             .iter()
             .map(|(_, fault)| match fault {
                 // A larger one is not believed before a minute has passed, and undone before.
-                Fault::Step { ms, .. } => ms.abs().min(2_000),
+                Fault::Step { ms, .. } => ms.abs().min(MAX_SKEW_MS),
+                Fault::BootWrong { ms, .. } => ms.abs().min(MAX_SKEW_MS + DELAY_MS),
+                Fault::Creep { .. } => MAX_SKEW_MS + DELAY_MS + RATE_MS,
                 _ => 0,
             })
             .max()
@@ -150,3 +207,11 @@ impl Plan {
         offset.unwrap_or(0) + steps
     }
 }
+
+/// As the nodes are configured.
+const MAX_SKEW_MS: i64 = 2_000;
+/// A difference that is smaller than the delay of messages cannot be shown. (Nothing is slow where
+/// clocks are compared in earnest.)
+const DELAY_MS: i64 = 50;
+/// An exchange gets older until the next one, and clocks may run by one in a hundred too fast.
+const RATE_MS: i64 = 2_000;

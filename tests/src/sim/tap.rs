@@ -62,9 +62,9 @@ impl Tap {
         }
     }
 
-    /// Everything so far.
+    /// Takes everything so far.
     #[must_use]
-    pub fn log(&self) -> Vec<Logged> {
-        self.log.lock().unwrap().clone()
+    pub fn take(&self) -> Vec<Logged> {
+        std::mem::take(&mut self.log.lock().unwrap())
     }
 }

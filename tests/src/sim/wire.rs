@@ -5,6 +5,7 @@
 //! happen, and did the caller hear?
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -13,6 +14,8 @@ use punctual::backend::{
     PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
 };
 use punctual::env::BoxFuture;
+use punctual::job::record::{RunRecord, decode};
+use punctual::job::run::RunState;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
@@ -21,7 +24,7 @@ use super::executor::{Executor, Proc, WORLD};
 use super::faults::{Link, Rates, Trouble};
 use super::rng::Rng;
 use super::tap::Tap;
-use super::wire_watch::WireWatch;
+use super::wire_watch::{SeenHeads, WireWatch};
 
 /// How often each fault happened.
 pub type Counts = Arc<Mutex<BTreeMap<&'static str, u64>>>;
@@ -42,8 +45,12 @@ pub struct Wire {
     pub rng: Mutex<Rng>,
     /// What went wrong.
     pub counts: Counts,
+    /// Claims that came too late.
+    pub claim_conflicts: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
+    /// How far the process has seen the logs of changes.
+    pub seen: SeenHeads,
 }
 
 /// What becomes of one call.
@@ -67,12 +74,17 @@ impl Wire {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    fn fate(&self, now_ms: u64) -> Fate {
+    fn fate(&self, now_ms: u64, writes: bool) -> Fate {
         let rates = self.link.rates(now_ms);
         let mut rng = self.rng.lock().unwrap();
+        let slow_ms = if writes {
+            self.link.slow_writes_ms(now_ms)
+        } else {
+            0
+        };
         let mut fate = Fate {
             refuse: false,
-            request_ms: Some(rng.range(1, 4)),
+            request_ms: Some(rng.range(1, 4) + slow_ms),
             copy_ms: None,
             reply_ms: rng.range(1, 4),
             reply: Reply::Heard,
@@ -117,7 +129,7 @@ impl Wire {
         apply: impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync + 'static,
         revision: fn(&T) -> Option<Revision>,
     ) -> BackendResult<T> {
-        let fate = self.fate(self.executor.now_ms());
+        let fate = self.fate(self.executor.now_ms(), writes);
         if fate.refuse {
             self.executor
                 .sleep_until(self.executor.now_ms() + fate.reply_ms)
@@ -226,6 +238,14 @@ fn puts(txn: &Txn) -> bool {
     })
 }
 
+/// Whether it is a worker's claim of a run.
+fn claims(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| {
+        matches!(op, Op::Write(Write::Put { value, .. })
+            if decode::<RunRecord>(value).is_ok_and(|record| record.state == RunState::Locked))
+    })
+}
+
 #[async_trait]
 impl CoordinationBackend for Wire {
     async fn range(
@@ -235,25 +255,35 @@ impl CoordinationBackend for Wire {
         at: Option<Revision>,
     ) -> BackendResult<Page> {
         let span = span.clone();
-        self.call(
-            false,
-            move |store| {
-                let span = span.clone();
-                Box::pin(async move { store.range(&span, limit, at).await })
-            },
-            |_| None,
-        )
-        .await
+        let mut page = self
+            .call(
+                false,
+                move |store| {
+                    let span = span.clone();
+                    Box::pin(async move { store.range(&span, limit, at).await })
+                },
+                |_| None,
+            )
+            .await?;
+        self.seen.read(&page.entries);
+        if let Some(ablation) = self.ablation {
+            let entries = page.entries.into_iter();
+            page.entries = entries.map(|entry| ablation.entry(entry)).collect();
+        }
+        Ok(page)
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
         if puts(txn) {
             self.has_space()?;
         }
-        let txn = match self.ablation {
+        if self.ablation.is_some_and(|ablation| ablation.swallows(txn)) {
+            return Ok(TxnOutcome::Conflict { seen: vec![] });
+        }
+        let txn = Arc::new(match self.ablation {
             Some(ablation) => ablation.txn(txn),
             None => txn.clone(),
-        };
+        });
         let answer = self
             .call(
                 true,
@@ -280,20 +310,21 @@ impl CoordinationBackend for Wire {
         if txns.iter().any(puts) {
             self.has_space()?;
         }
-        let (guard, txns) = match self.ablation {
+        let count = txns.len();
+        let batch = Arc::new(match self.ablation {
             Some(ablation) => (
                 ablation.requirements(guard),
                 txns.iter().map(|txn| ablation.txn(txn)).collect(),
             ),
             None => (guard.to_vec(), txns.to_vec()),
-        };
-        let count = txns.len();
+        });
+        let sent = batch.clone();
         let answer = self
             .call(
                 true,
                 move |store| {
-                    let (guard, txns) = (guard.clone(), txns.clone());
-                    Box::pin(async move { store.commit_batch(&guard, &txns).await })
+                    let batch = batch.clone();
+                    Box::pin(async move { store.commit_batch(&batch.0, &batch.1).await })
                 },
                 |outcome| match outcome {
                     BatchOutcome::Judged { revision, .. } => Some(*revision),
@@ -301,6 +332,17 @@ impl CoordinationBackend for Wire {
                 },
             )
             .await;
+        if let Ok(BatchOutcome::Judged { outcomes, .. }) = &answer {
+            let conflicts = sent
+                .1
+                .iter()
+                .zip(outcomes)
+                .filter(|(_, outcome)| matches!(outcome, TxnOutcome::Conflict { .. }))
+                .filter(|(txn, _)| claims(txn))
+                .count();
+            self.claim_conflicts
+                .fetch_add(conflicts as u64, Ordering::SeqCst);
+        }
         match (answer, self.ablation) {
             (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
                 Ok(BatchOutcome::Judged {
@@ -323,12 +365,17 @@ impl CoordinationBackend for Wire {
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
-        self.call(
-            true,
-            move |store| Box::pin(async move { store.keep_alive(lease).await }),
-            |_| None,
-        )
-        .await
+        let lease = self
+            .call(
+                true,
+                move |store| Box::pin(async move { store.keep_alive(lease).await }),
+                |_| None,
+            )
+            .await?;
+        Ok(match self.ablation {
+            Some(ablation) => ablation.renewed(lease),
+            None => lease,
+        })
     }
 
     async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
@@ -358,6 +405,7 @@ impl CoordinationBackend for Wire {
             self.link.clone(),
             rng,
             self.counts.clone(),
+            (self.ablation == Some(Ablation::CompleteView)).then(|| self.seen.clone()),
             inner,
         )))
     }

@@ -1,16 +1,60 @@
 //! A watch across the wire: late, stalled, ended, or missing something.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures_util::future::Either;
-use punctual::backend::{BackendError, BackendResult, Changes, Event, Watch};
+use punctual::backend::{BackendError, BackendResult, Changes, Entry, Event, Watch};
 use punctual::env::race;
+use punctual::job::record::{ChangesRecord, decode, encode};
+use punctual::keys::Keys;
 
 use super::executor::Executor;
 use super::faults::{Cut, Link, Trouble};
 use super::rng::Rng;
 use super::wire::Counts;
+use super::world::NAMESPACE;
+
+/// Sequence and revision of the head of each log of changes that a process was told of last.
+#[derive(Clone, Default)]
+pub struct SeenHeads(Arc<Mutex<Heads>>);
+
+/// By key.
+type Heads = BTreeMap<Vec<u8>, (u64, u64)>;
+
+impl SeenHeads {
+    /// The process has read these.
+    pub fn read(&self, entries: &[Entry]) {
+        for entry in entries {
+            if let Some(head) = head(entry) {
+                let seen = (head.seq, entry.modified.0);
+                self.0.lock().unwrap().insert(entry.key.clone(), seen);
+            }
+        }
+    }
+
+    /// Numbers a head so that it continues what the process was told last: no hole shows.
+    fn continued(&self, entry: &mut Entry) {
+        let Some(mut head) = head(entry) else { return };
+        let mut seen = self.0.lock().unwrap();
+        if let Some((seq, revision)) = seen.get_mut(&entry.key)
+            && entry.modified.0 > *revision
+        {
+            (*seq, *revision) = (*seq + 1, entry.modified.0);
+            head.seq = *seq;
+            entry.value = encode(&head);
+        }
+    }
+}
+
+/// The head of a log of changes.
+fn head(entry: &Entry) -> Option<ChangesRecord> {
+    let (_, None) = Keys::new(NAMESPACE).parse_job(&entry.key)? else {
+        return None;
+    };
+    decode(&entry.value).ok()
+}
 
 /// See the module.
 pub struct WireWatch {
@@ -25,6 +69,8 @@ pub struct WireWatch {
     /// What has left the store, and when it arrives.
     under_way: Option<(u64, Changes)>,
     repeat: Option<Changes>,
+    /// Changes of jobs are left out without a trace.
+    blind: Option<SeenHeads>,
 }
 
 impl WireWatch {
@@ -35,6 +81,7 @@ impl WireWatch {
         link: Arc<Link>,
         rng: Rng,
         counts: Counts,
+        blind: Option<SeenHeads>,
         inner: Box<dyn Watch>,
     ) -> Self {
         Self {
@@ -47,6 +94,7 @@ impl WireWatch {
             stalled: false,
             under_way: None,
             repeat: None,
+            blind,
         }
     }
 
@@ -88,6 +136,22 @@ impl WireWatch {
     /// What the watcher sees of it.
     fn seen(&mut self, mut changes: Changes) -> Option<Changes> {
         let now = self.executor.now_ms();
+        if self.link.has(now, Trouble::WatchSkips) && self.rng.permille(300) {
+            self.count("watch skipped a revision");
+            return None;
+        }
+        if let Some(seen) = self.blind.clone() {
+            let entries = changes.events.iter_mut().filter_map(|event| match event {
+                Event::Put(entry) if head(entry).is_some() => Some(entry),
+                _ => None,
+            });
+            for entry in entries {
+                if self.rng.permille(300) {
+                    return None;
+                }
+                seen.continued(entry);
+            }
+        }
         if self.link.has(now, Trouble::WatchDropsDeletes) {
             let all = changes.events.len();
             changes

@@ -3,11 +3,12 @@
 mod hand;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual::backend::BackendError;
 use punctual::cancel::{CancelToken, Canceller};
+use punctual::clock::FireClock;
 use punctual::control::Control;
 use punctual::env::{BoxFuture, SharedEnv};
 use punctual::handler::Executors;
@@ -20,6 +21,7 @@ use punctual_memory::MemoryBackend;
 use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
+use super::fingerprint::fingerprint;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
@@ -28,6 +30,7 @@ use super::schedule::{Fault, Op, Plan};
 use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
 use super::wire::{Counts, Wire};
+use super::wire_watch::SeenHeads;
 use super::workload::HANDLER;
 
 /// The namespace of every simulation.
@@ -72,6 +75,8 @@ pub struct Observed {
     pub fingerprint: u64,
     /// Polls of the executor.
     pub polls: u64,
+    /// Claims of runs that somebody else had claimed already.
+    pub claim_conflicts: u64,
 }
 
 /// Lives until it is told to leave.
@@ -88,11 +93,21 @@ struct Slot {
     lives: u64,
 }
 
+/// A node that is about to live.
+struct Born {
+    owner: Owner,
+    /// The clock that its operators believe.
+    believed: Arc<FireClock>,
+    life: LifeOfNode,
+}
+
 enum Event {
     Start(usize),
     Fault(Fault),
     Op(usize, Op),
     Resume(Proc),
+    /// With a clock so far off.
+    StartWrong(usize, i64),
     Heal,
 }
 
@@ -103,6 +118,7 @@ struct World<'a> {
     store: MemoryBackend,
     tap: Tap,
     counts: Counts,
+    claim_conflicts: Arc<AtomicU64>,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -137,6 +153,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         executor,
         store,
         counts: Counts::default(),
+        claim_conflicts: Arc::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -175,7 +192,10 @@ impl World<'_> {
             let link = Arc::new(Link {
                 windows: windows.collect(),
             });
-            let control = self.control(index, WORLD, &clock, &link, 0);
+            // A node that has never been there changes nothing.
+            let env = self.env(WORLD, &clock, &self.root);
+            let believed = Arc::new(FireClock::unconfirmed(env, 2_000));
+            let control = self.control(index, WORLD, &clock, &link, 0, believed);
             self.slots.push(Slot {
                 clock,
                 link,
@@ -220,7 +240,18 @@ impl World<'_> {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Start(index) => self.start(index),
+            Event::Start(index) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock_at_boot(index);
+                }
+                self.start(index);
+            }
+            Event::StartWrong(index, ms) => {
+                if self.slots[index].proc.is_none() {
+                    self.set_clock(index, ms);
+                    self.start(index);
+                }
+            }
             Event::Fault(fault) => self.fault(&fault),
             Event::Op(index, op) => self.op(index, op),
             Event::Resume(proc) => self.resume(proc),
@@ -237,7 +268,9 @@ impl World<'_> {
             link: link.clone(),
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
+            claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
+            seen: SeenHeads::default(),
         })
     }
 
@@ -248,18 +281,20 @@ impl World<'_> {
         clock: &Arc<NodeClock>,
         link: &Arc<Link>,
         life: u64,
+        believed: Arc<FireClock>,
     ) -> Arc<Control> {
         let branch = self
             .root
             .branch("control", index as u64)
             .branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
-        Arc::new(Control::new(self.wire(proc, link, &branch), env, NAMESPACE))
+        let env = self.env(proc, clock, &branch);
+        let wire = self.wire(proc, link, &branch);
+        Arc::new(Control::with_clock(wire, env, NAMESPACE, believed))
+    }
+
+    fn env(&self, proc: Proc, clock: &Arc<NodeClock>, branch: &Rng) -> SharedEnv {
+        let rng = branch.branch("env", 0);
+        SimEnv::shared(self.executor.clone(), proc, clock.clone(), rng)
     }
 
     fn start(&mut self, index: usize) {
@@ -268,16 +303,10 @@ impl World<'_> {
         }
         let proc = self.next_proc;
         self.next_proc += 1;
-        self.set_clock_at_boot(index);
         let slot = &self.slots[index];
         let (clock, link, life) = (slot.clock.clone(), slot.link.clone(), slot.lives + 1);
         let branch = self.root.branch("node", index as u64).branch("life", life);
-        let env = SimEnv::shared(
-            self.executor.clone(),
-            proc,
-            clock.clone(),
-            branch.branch("env", 0),
-        );
+        let env = self.env(proc, &clock, &branch);
         let work = Arc::new(Work {
             executor: self.executor.clone(),
             proc,
@@ -285,7 +314,11 @@ impl World<'_> {
         });
         let wire = self.wire(proc, &link, &branch);
         let (stop, token) = Canceller::new();
-        let (owner, life_task) = if self.plan.naive {
+        let Born {
+            owner,
+            believed,
+            life: life_task,
+        } = if self.plan.naive {
             self.naive_node(index, wire, env, work, token.clone())
         } else {
             self.node(index, wire, env, work, token.clone())
@@ -314,7 +347,7 @@ impl World<'_> {
                 }
             }),
         );
-        let control = self.control(index, proc, &clock, &link, life);
+        let control = self.control(index, proc, &clock, &link, life, believed);
         let slot = &mut self.slots[index];
         slot.proc = Some(proc);
         slot.stop = Some(stop);
@@ -330,20 +363,35 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
+        let times = &self.plan.times;
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
+            overdue_takeover_ms: self.plan.overdue_takeover_ms,
+            leader_ttl_ms: times.leader_ttl_ms,
+            session_ttl_ms: times.session_ttl_ms,
+            kill_grace_ms: times.kill_grace_ms,
+            lost_grace_ms: times.lost_grace_ms,
+            store_timeout_ms: times.store_timeout_ms,
             ..NodeConfig::default()
+        };
+        let config = match self.plan.ablation {
+            Some(ablation) => ablation.config(index, config),
+            None => config,
         };
         let node = Node::new(wire, env, executors, config)
             .expect("a valid configuration")
             .with_spool(self.slots[index].spool.clone());
-        (node.owner().clone(), Box::pin(node.run(stop)))
+        Born {
+            owner: node.owner().clone(),
+            believed: node.clock(),
+            life: Box::pin(node.run(stop)),
+        }
     }
 
     fn naive_node(
@@ -353,7 +401,8 @@ impl World<'_> {
         env: SharedEnv,
         work: Arc<Work>,
         stop: CancelToken,
-    ) -> (Owner, LifeOfNode) {
+    ) -> Born {
+        let believed = Arc::new(FireClock::new(env.clone(), 2_000));
         let owner = Owner {
             node: format!("n{index}"),
             incarnation: format!("{:016x}", env.random_u64()),
@@ -369,17 +418,28 @@ impl World<'_> {
             node.run(stop).await;
             Ok(())
         };
-        (owner, Box::pin(life))
+        Born {
+            owner,
+            believed,
+            life: Box::pin(life),
+        }
     }
 
-    /// A machine that starts asks a time server first. What a node does that starts with a wrong
-    /// clock is a scenario of its own.
+    /// A machine that starts asks a time server first: alone, or among others in trouble, nobody could
+    /// tell that it is wrong. For those that do not, see [`super::boots`].
     fn set_clock_at_boot(&self, index: usize) {
-        let planned = self.plan.nodes[index].offset_ms;
         let offset = &self.slots[index].clock.offset_ms;
+        let planned = self.plan.nodes[index].offset_ms;
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
-            offset.store(planned, Ordering::SeqCst);
+            self.set_clock(index, 0);
         }
+    }
+
+    /// Sets a clock so far ahead of where it was at the start.
+    fn set_clock(&self, index: usize, ms: i64) {
+        let offset = self.plan.nodes[index].offset_ms + ms;
+        let clock = &self.slots[index].clock;
+        clock.offset_ms.store(offset, Ordering::SeqCst);
     }
 
     /// The process is gone, whatever it was doing.
@@ -424,38 +484,26 @@ impl World<'_> {
                     self.kill(index);
                 }
             }
-            let offset = self.plan.nodes[index].offset_ms;
-            self.slots[index]
-                .clock
-                .offset_ms
-                .store(offset, Ordering::SeqCst);
+            self.set_clock(index, 0);
             self.start(index);
         }
     }
 
     fn observed(self) -> Observed {
-        let log = self.tap.log();
-        let effects = self.ledger.effects();
-        let asked = self.desk.asked();
-        let text = format!("{log:?}{effects:?}{asked:?}");
-        let values = log.iter().flat_map(|l| &l.events).flat_map(|e| match e {
-            punctual::backend::Event::Put(entry) => entry.value.clone(),
-            punctual::backend::Event::Delete { .. } => vec![],
-        });
-        let bytes: Vec<u8> = text.into_bytes().into_iter().chain(values).collect();
-        let lives = self.lives.lock().unwrap().clone();
-        let counts = self.counts.lock().unwrap().clone();
-        self.executor.clear();
-        Observed {
+        let mut observed = Observed {
             plan: self.plan.clone(),
             by_watch: false,
-            fingerprint: punctual::keys::fnv1a(&bytes),
-            log,
-            effects,
-            asked,
-            lives,
-            counts,
+            log: self.tap.take(),
+            effects: self.ledger.take(),
+            asked: self.desk.take(),
+            lives: std::mem::take(&mut self.lives.lock().unwrap()),
+            counts: std::mem::take(&mut self.counts.lock().unwrap()),
+            fingerprint: 0,
             polls: self.executor.polls(),
-        }
+            claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
+        };
+        self.executor.clear();
+        observed.fingerprint = fingerprint(&observed);
+        observed
     }
 }

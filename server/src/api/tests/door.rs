@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ROUTES: [(&str, &str); 15] = [
+const ROUTES: [(&str, &str); 18] = [
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/a"),
     ("PUT", "/v1/jobs/a"),
@@ -14,6 +14,9 @@ const ROUTES: [(&str, &str); 15] = [
     ("GET", "/v1/runs"),
     ("GET", "/v1/runs/a"),
     ("POST", "/v1/runs/a/cancel"),
+    ("GET", "/v1/nodes"),
+    ("POST", "/v1/nodes/a/drain"),
+    ("POST", "/v1/nodes/a/undrain"),
     ("GET", "/v1/status"),
     ("GET", "/v1/next?expr=x"),
     ("POST", "/v1/apply"),

@@ -13,7 +13,6 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Response};
-use punctual::backend::CoordinationBackend;
 use punctual::cancel::Canceller;
 use punctual::control::{Control, JobObject, JobState, PageOf, RunObject};
 use punctual::env::TokioEnv;
@@ -21,6 +20,8 @@ use punctual::handler::{Executors, HandlerError, RunContext};
 use punctual::job::run::RunState;
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
+
+use crate::store::Opened;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -43,8 +44,8 @@ struct Fixture {
 
 async fn start() -> Fixture {
     let env = TokioEnv::shared();
-    let store = Arc::new(MemoryBackend::new(Arc::clone(&env)));
-    let backend: Arc<dyn CoordinationBackend> = store.clone();
+    let opened = Opened::new(MemoryBackend::new(Arc::clone(&env)));
+    let backend = Arc::clone(&opened.backend);
     let config = NodeConfig::default();
     let control = Control::new(Arc::clone(&backend), Arc::clone(&env), &config.namespace);
     let mut executors = Executors::default();
@@ -66,7 +67,10 @@ async fn start() -> Fixture {
     let api = Api {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
-        store,
+        store: opened,
+        data_dir: ".".into(),
+        metrics: Arc::new(crate::metrics::Metrics::new()),
+        node: "node".into(),
         commands: Arc::new(none),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

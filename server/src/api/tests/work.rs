@@ -238,6 +238,6 @@ async fn the_rest_of_the_api_answers() {
     let status: serde_json::Value = client.get("/v1/status").await.unwrap();
     assert_eq!(
         (&status["store"], &status["jobs"]),
-        (&"memory".into(), &1.into())
+        (&"memory 0.1.0".into(), &1.into())
     );
 }

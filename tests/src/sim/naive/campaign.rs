@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::count::{Count, count};
 use crate::sim::campaign::Options;
+use crate::sim::crew;
 use crate::sim::world::simulate;
 
 /// What came of it.
@@ -31,21 +32,33 @@ impl NaiveCampaign {
     pub fn run(options: &Options) -> Self {
         let begun = Instant::now();
         let mut campaign = Self::default();
-        for seed in options.start..options.start.saturating_add(options.seeds) {
-            let mut plan = options.plan(seed);
+        let one = |number| {
+            let mut plan = options.plan(options.start + number);
             plan.naive = true;
             let observed = simulate(&plan);
             let found = count(&observed);
-            campaign.seeds += 1;
-            campaign.with_misses += u64::from(found.misses > 0);
-            campaign.with_duplicates += u64::from(found.duplicates > 0);
-            campaign.total.instants += found.instants;
-            campaign.total.misses += found.misses;
-            campaign.total.duplicates += found.duplicates;
-            campaign.executions += observed.effects.len() as u64;
-            campaign.faults += observed.counts.values().sum::<u64>();
-            campaign.simulated_ms += plan.end_ms;
-        }
+            Self {
+                seeds: 1,
+                with_misses: u64::from(found.misses > 0),
+                with_duplicates: u64::from(found.duplicates > 0),
+                total: found,
+                executions: observed.effects.len() as u64,
+                faults: observed.counts.values().sum::<u64>(),
+                simulated_ms: plan.end_ms,
+                wall_s: 0.0,
+            }
+        };
+        crew::in_order(options.seeds, options.threads, one, |seed| {
+            campaign.seeds += seed.seeds;
+            campaign.with_misses += seed.with_misses;
+            campaign.with_duplicates += seed.with_duplicates;
+            campaign.total.instants += seed.total.instants;
+            campaign.total.misses += seed.total.misses;
+            campaign.total.duplicates += seed.total.duplicates;
+            campaign.executions += seed.executions;
+            campaign.faults += seed.faults;
+            campaign.simulated_ms += seed.simulated_ms;
+        });
         campaign.wall_s = begun.elapsed().as_secs_f64();
         campaign
     }

@@ -82,7 +82,7 @@ fn stood(observed: &Observed) -> Vec<(String, NaiveJob, i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::schedule::{NodePlan, Op, Plan};
+    use crate::sim::schedule::{NodePlan, Op, Plan, Times};
     use crate::sim::workload::HANDLER;
     use crate::sim::world::simulate;
     use punctual::job::spec::JobSpec;
@@ -104,12 +104,14 @@ mod tests {
                 start_ms: 0,
             }],
             relist_ms: 60_000,
+            times: Times::default(),
             faults: vec![],
             ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
             heal_ms: 60_000,
             end_ms: 90_000,
             ablation: None,
             naive: true,
+            overdue_takeover_ms: 0,
         });
         let found = count(&observed);
         assert_eq!((found.misses, found.duplicates), (0, 0), "{found:?}");

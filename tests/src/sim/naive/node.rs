@@ -117,6 +117,7 @@ impl NaiveNode {
             let record = LeaderRecord {
                 owner: self.owner.clone(),
                 since_ms: self.env.wall_ms(),
+                takeovers: 0,
             };
             let key = self.keys.leader();
             match self.lock(key, encode(&record), LEADER_TTL_MS).await {
@@ -260,6 +261,6 @@ pub fn operate(store: &MemoryBackend, op: &Op, now_ms: i64) {
         Op::Pause(id) => hold(id, true),
         Op::Resume(id) => hold(id, false),
         Op::Delete(id) => commit(Txn::new().op(Write::Delete { key: job_key(id) })),
-        Op::Trigger(..) | Op::Cancel(_) => {}
+        Op::Trigger(..) | Op::Cancel(_) | Op::Drain(..) => {}
     }
 }

@@ -81,11 +81,25 @@ impl World<'_> {
             }
             Fault::Step { node, ms } => {
                 self.count("clock step");
-                let offset = self.plan.nodes[node].offset_ms + ms;
-                self.slots[node]
-                    .clock
-                    .offset_ms
-                    .store(offset, Ordering::SeqCst);
+                self.set_clock(node, ms);
+            }
+            Fault::Creep { node, ms } => {
+                self.count("clock creeps");
+                let clock = &self.slots[node].clock;
+                clock.offset_ms.fetch_add(ms, Ordering::SeqCst);
+            }
+            Fault::BootWrong {
+                node,
+                down_ms,
+                ms,
+                right_after_ms,
+            } => {
+                self.count("boot with a wrong clock");
+                self.kill(node);
+                let start = now + down_ms;
+                self.at(start, Event::StartWrong(node, ms));
+                let right = Fault::Step { node, ms: 0 };
+                self.at(start + right_after_ms, Event::Fault(right));
             }
             Fault::Compact { keep } => {
                 self.count("compaction");

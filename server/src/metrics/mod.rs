@@ -1,0 +1,294 @@
+//! `/metrics` in OpenMetrics: what this node has seen itself, and the cluster as the store shows it.
+//!
+//! A registry a node, so that several fit one process. What can go wrong here: a label with as many
+//! values as there are jobs fills the memory of whoever collects it, so only the first
+//! [`MAX_JOBS`] jobs have their own name; and a look at the cluster reads every job, so it is
+//! repeated only after [`REST`] times what it took.
+
+mod metered;
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use punctual::control::{Control, StatusObject};
+
+pub(crate) use metered::Metered;
+
+/// The content type of what [`Metrics::render`] writes.
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// So many jobs have a label of their own; all others share `_other`.
+const MAX_JOBS: usize = 1_000;
+/// Seconds, from a command that does nothing to one of a day.
+const EXECUTION: [f64; 14] = [
+    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0,
+];
+/// Seconds, from an embedded store to a call that is given up.
+const REQUEST: [f64; 11] = [
+    0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.0,
+];
+/// A look at the cluster is good for so long at least.
+const FRESH: Duration = Duration::from_secs(5);
+/// How many times longer than a look the pause after it is.
+const REST: u32 = 20;
+/// Whoever collects waits about ten seconds.
+const LOOK: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct JobLabel {
+    job_id: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TriggerLabels {
+    job_id: String,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OpLabel {
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    op: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
+}
+
+type Timings<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// What a node counts.
+pub(crate) struct Metrics {
+    registry: Registry,
+    triggers: Family<TriggerLabels, Counter>,
+    executions: Timings<JobLabel>,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Timings<OpLabel>,
+    resyncs: Family<ReasonLabel, Counter>,
+    jobs: Mutex<HashSet<String>>,
+    cluster: tokio::sync::Mutex<Option<Look>>,
+}
+
+/// What a look at the cluster showed.
+struct Look {
+    at: Instant,
+    took: Duration,
+    status: Option<StatusObject>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::default();
+        let triggers = Family::default();
+        registry.register(
+            "scheduler_job_trigger",
+            "Executions that ended on this node, by how",
+            triggers.clone(),
+        );
+        let executions: Timings<JobLabel> =
+            Family::new_with_constructor(|| Histogram::new(EXECUTION));
+        registry.register_with_unit(
+            "scheduler_job_latency",
+            "How long executions on this node took",
+            Unit::Seconds,
+            executions.clone(),
+        );
+        let requests = Family::default();
+        registry.register(
+            "scheduler_store_requests",
+            "Calls of this node to the store, by what came of them",
+            requests.clone(),
+        );
+        let request_seconds: Timings<OpLabel> =
+            Family::new_with_constructor(|| Histogram::new(REQUEST));
+        registry.register_with_unit(
+            "scheduler_store_request",
+            "How long calls to the store took, those that were given up included",
+            Unit::Seconds,
+            request_seconds.clone(),
+        );
+        let resyncs = Family::default();
+        registry.register(
+            "scheduler_watch_resyncs",
+            "Watches of this node that ended, after which it read anew what they watched",
+            resyncs.clone(),
+        );
+        registry.register(
+            "scheduler_build",
+            "What runs here",
+            Info::new(vec![
+                ("version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("tzdb", punctual::schedule::tzdb_version().to_string()),
+            ]),
+        );
+        Self {
+            registry,
+            triggers,
+            executions,
+            requests,
+            request_seconds,
+            resyncs,
+            jobs: Mutex::default(),
+            cluster: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    /// An execution ended.
+    pub(crate) fn executed(&self, job: &str, succeeded: bool, took: Duration) {
+        let job_id = self.label(job);
+        let status = if succeeded { "success" } else { "failed" };
+        let label = JobLabel {
+            job_id: job_id.clone(),
+        };
+        self.executions
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
+        self.triggers
+            .get_or_create(&TriggerLabels { job_id, status })
+            .inc();
+    }
+
+    fn requested(&self, op: &'static str, outcome: &'static str, took: Duration) {
+        self.requests
+            .get_or_create(&RequestLabels { op, outcome })
+            .inc();
+        self.request_seconds
+            .get_or_create(&OpLabel { op })
+            .observe(took.as_secs_f64());
+    }
+
+    fn resynced(&self, reason: &'static str) {
+        self.resyncs.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    fn label(&self, job: &str) -> String {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.contains(job) {
+            return job.to_owned();
+        }
+        if jobs.len() < MAX_JOBS {
+            jobs.insert(job.to_owned());
+            return job.to_owned();
+        }
+        "_other".into()
+    }
+
+    /// Everything as text. What the store does not tell at the moment is left out.
+    pub(crate) async fn render(
+        &self,
+        control: &Control,
+        node: &str,
+    ) -> Result<String, std::fmt::Error> {
+        let cluster = self.look(control, node).await;
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        encode_registry(&mut text, &cluster)?;
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+
+    /// The cluster as the last look showed it, or a new one.
+    async fn look(&self, control: &Control, node: &str) -> Registry {
+        let mut last = self.cluster.lock().await;
+        let fresh = last
+            .as_ref()
+            .is_some_and(|look| look.at.elapsed() < FRESH.max(look.took * REST));
+        if !fresh {
+            let began = Instant::now();
+            let status = tokio::time::timeout(LOOK, control.status(String::new())).await;
+            *last = Some(Look {
+                at: Instant::now(),
+                took: began.elapsed(),
+                status: status.ok().and_then(Result::ok),
+            });
+        }
+        match last.as_ref().and_then(|look| look.status.as_ref()) {
+            Some(status) => of_cluster(status, node),
+            None => Registry::default(),
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of a lag are far from 2^53"
+)]
+fn of_cluster(status: &StatusObject, node: &str) -> Registry {
+    let mut registry = Registry::default();
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let leads: Gauge = Gauge::default();
+    leads.set(i64::from(status.leader.as_deref() == Some(node)));
+    registry.register("scheduler_is_leader", "1: this node leads", leads);
+    let undecided: Gauge = Gauge::default();
+    undecided.set(whole(status.undecided_instants));
+    registry.register(
+        "scheduler_undecided_instants",
+        "Instants that are due for a second or more and not decided; 0 when healthy",
+        undecided,
+    );
+    let lag: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
+    lag.set(status.cursor_lag_ms as f64 / 1_000.0);
+    registry.register_with_unit(
+        "scheduler_cursor_lag",
+        "Age of the oldest instant that is not decided",
+        Unit::Seconds,
+        lag,
+    );
+    let runs: Family<StateLabel, Gauge> = Family::default();
+    for (state, count) in [
+        ("PENDING", status.pending),
+        ("LOCKED", status.locked),
+        ("RUNNING", status.running),
+    ] {
+        runs.get_or_create(&StateLabel { state }).set(whole(count));
+    }
+    registry.register("scheduler_runs", "Runs that have not ended, by state", runs);
+    registry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thousandth_job_is_the_last_with_a_name() {
+        let metrics = Metrics::new();
+        for i in 0..MAX_JOBS + 5 {
+            metrics.executed(&format!("job-{i}"), i % 2 == 0, Duration::from_millis(20));
+        }
+        metrics.executed("job-0", false, Duration::from_secs(2));
+        let mut text = String::new();
+        encode_registry(&mut text, &metrics.registry).unwrap();
+        let ended = |labels: &str| format!("scheduler_job_trigger_total{{{labels}}} ");
+        for line in [
+            ended("job_id=\"job-0\",status=\"success\"") + "1\n",
+            ended("job_id=\"job-0\",status=\"failed\"") + "1\n",
+            ended("job_id=\"job-999\",status=\"failed\"") + "1\n",
+            ended("job_id=\"_other\",status=\"success\"") + "3\n",
+            ended("job_id=\"_other\",status=\"failed\"") + "2\n",
+            "scheduler_job_latency_seconds_count{job_id=\"_other\"} 5\n".into(),
+        ] {
+            assert!(text.contains(&line), "{line}");
+        }
+        assert!(!text.contains("job-1000"));
+    }
+}

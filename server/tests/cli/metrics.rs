@@ -1,0 +1,84 @@
+//! What a collector gets.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::{Place, Running, wait_for};
+
+fn get(url: &str, path: &str, token: &str) -> String {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{token}\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_metrics_are_those_of_the_contract_and_only_for_those_with_a_token() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: good\n    schedule: { every: 1s }\n    run: { command: [\"true\"] }\n  \
+         - id: bad\n    run: { command: [\"false\"] }\n",
+    );
+    let given = "0123456789abcdef0123456789abcdef";
+    place.write("token", given);
+    let _node = Running::start(
+        &place,
+        "log",
+        &[
+            "serve",
+            "--store",
+            "sled:data",
+            "--listen",
+            "127.0.0.1:0",
+            "--jobs",
+            "jobs.yaml",
+            "--admin-token-file",
+            "token",
+        ],
+    );
+    let failed = wait_for("the job", || {
+        let run = place.run(&["job", "trigger", "bad", "--wait"]);
+        (run.code == Some(1)).then_some(run)
+    });
+    assert!(failed.out.contains("FAILED"), "{failed:?}");
+    let client = fs::read_to_string(place.path("data/client.json")).unwrap();
+    let client: Value = serde_json::from_str(&client).unwrap();
+    let (url, own) = (client["url"].as_str().unwrap(), &client["token"]);
+    assert!(get(url, "/metrics", "").starts_with("HTTP/1.1 401"));
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    let answer = get(url, "/metrics", &bearer(own.as_str().unwrap()));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    // The given token opens the same door.
+    let text = wait_for("a fire and a look at the cluster", || {
+        let text = get(url, "/metrics", &bearer(given));
+        (text.contains("{job_id=\"good\",status=\"success\"}")
+            && text.contains("\nscheduler_is_leader 1\n"))
+        .then_some(text)
+    });
+    assert!(text.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    for line in [
+        "# TYPE scheduler_job_trigger counter",
+        "scheduler_job_trigger_total{job_id=\"bad\",status=\"failed\"} 1",
+        "# TYPE scheduler_job_latency_seconds histogram",
+        "scheduler_job_latency_seconds_count{job_id=\"bad\"} 1",
+        "scheduler_undecided_instants 0",
+        "scheduler_cursor_lag_seconds 0.0",
+        "scheduler_runs{state=\"RUNNING\"}",
+        "scheduler_store_requests_total{op=\"commit\",outcome=\"ok\"}",
+        "# TYPE scheduler_store_request_seconds histogram",
+        "scheduler_build_info{version=",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "{line}\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
