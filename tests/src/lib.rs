@@ -9,8 +9,12 @@
 )]
 
 pub mod check;
+pub mod cluster;
 pub mod conformance;
 pub mod etcd;
+pub mod leash;
 pub mod manual;
+pub mod meddler;
+pub mod proxy;
 pub mod sim;
 pub mod unsteady;

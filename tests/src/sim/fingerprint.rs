@@ -63,6 +63,7 @@ impl fmt::Write for Words {
 pub fn fingerprint(observed: &Observed) -> u64 {
     let Observed {
         plan,
+        by_watch,
         log,
         effects,
         asked,
@@ -76,6 +77,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
     for logged in log {
         revision(&mut words, logged);
     }
+    by_watch.hash(&mut words);
     effects.hash(&mut words);
     counts.hash(&mut words);
     polls.hash(&mut words);

@@ -59,6 +59,9 @@ pub struct Life {
 pub struct Observed {
     /// What was run.
     pub plan: Plan,
+    /// The log was heard by a watch on a real store: who wrote is not known, and times are those
+    /// at which it was heard.
+    pub by_watch: bool,
     /// The store's log.
     pub log: Vec<Logged>,
     /// What the code did.
@@ -497,6 +500,7 @@ impl World<'_> {
     fn observed(self) -> Observed {
         let mut observed = Observed {
             plan: self.plan.clone(),
+            by_watch: false,
             log: self.tap.take(),
             effects: self.ledger.take(),
             asked: self.desk.take(),
