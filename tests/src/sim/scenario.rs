@@ -136,7 +136,11 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 .map(|turn| (20_000 + turn * 11_000, Fault::Creep { node, ms }))
                 .collect();
         }
-        "cut-worker" => plan.ops = long_jobs(),
+        "cut-worker" => {
+            plan.ops = long_jobs();
+            // A leader that would wait less than a worker needs.
+            plan.times.mixed = true;
+        }
         "long-windows" => plan.ops = busy_partition(&mut rng, "* * * * * *"),
         "edits" => {
             plan.ops = busy_partition(&mut rng, "*/5 * * * * *");

@@ -370,22 +370,17 @@ impl World<'_> {
     ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
-        let times = &self.plan.times;
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
             overdue_takeover_ms: self.plan.overdue_takeover_ms,
-            leader_ttl_ms: times.leader_ttl_ms,
-            session_ttl_ms: times.session_ttl_ms,
-            kill_grace_ms: times.kill_grace_ms,
-            lost_grace_ms: times.lost_grace_ms,
-            store_timeout_ms: times.store_timeout_ms,
             ..NodeConfig::default()
         };
+        let config = self.plan.times.config(index, config);
         let config = match self.plan.ablation {
-            Some(ablation) => ablation.config(index, config),
+            Some(ablation) => ablation.config(config),
             None => config,
         };
         let node = Node::new(wire, env, executors, config)
