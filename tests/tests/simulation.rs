@@ -71,7 +71,7 @@ fn split_brain_scenarios_hold() {
 #[test]
 fn seeds_that_failed_once_hold() {
     for seed in [
-        3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658, 41_201,
+        3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658, 41_201, 41_349,
     ] {
         holds(&plan("classic", seed));
     }

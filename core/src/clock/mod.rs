@@ -241,10 +241,20 @@ impl Inner {
                 self.boot = None;
                 return against;
             }
+            let stepped = self.boot.filter(|boot| {
+                let step_ms = wall.saturating_sub(line(*boot, mono));
+                step_ms.saturating_abs() > max_skew_ms
+            });
+            if stepped.is_none() {
+                let old = |boot: &(i64, u64)| mono.saturating_sub(boot.1) >= REANCHOR_MS;
+                if self.boot.as_ref().is_some_and(old) {
+                    self.boot = Some((wall, mono));
+                }
+            }
             if !self.asked {
                 return Some(Hold::Unconfirmed);
             }
-            match self.boot {
+            match stepped {
                 // Nobody says that the new time is right: as on a running node.
                 Some(boot) if !tally.is_for() => self.believe(line(boot, mono), mono),
                 _ => self.believe(wall, mono),

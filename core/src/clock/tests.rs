@@ -287,3 +287,16 @@ fn a_step_before_the_clock_is_confirmed_is_a_step_unless_the_peers_agree() {
         assert_eq!(clock.state(), ClockState::Following);
     }
 }
+
+/// Seed 41349: the monotonic clock runs a little fast, and is no better a clock for that.
+#[test]
+fn while_it_waits_to_be_confirmed_the_wall_clock_counts_and_not_the_monotonic_one() {
+    let (env, clock) = booting(0);
+    for _ in 0..20 {
+        env.pass(5_000);
+        env.step(-20);
+        assert_eq!(clock.now_ms(), 0);
+    }
+    clock.peers_had_their_chance();
+    assert_eq!(clock.now_ms(), 1_000_000 + 20 * 4_980);
+}

@@ -226,7 +226,7 @@ impl Plan {
             .map(|(_, fault)| match fault {
                 // A larger one is not believed before a minute has passed, and undone before.
                 Fault::Step { ms, .. } => ms.abs().min(MAX_SKEW_MS),
-                Fault::BootWrong { ms, .. } => ms.abs().min(MAX_SKEW_MS + DELAY_MS),
+                Fault::BootWrong { ms, .. } => ms.abs().min(MAX_SKEW_MS + DELAY_MS + RATE_MS),
                 Fault::Creep { .. } => MAX_SKEW_MS + DELAY_MS + RATE_MS,
                 _ => 0,
             })
