@@ -56,6 +56,7 @@ pub(crate) async fn live(settings: Settings) -> Result<(), String> {
         node_id: settings.node,
         namespace: settings.namespace,
         slots: 200,
+        overdue_takeover_ms: settings.overdue_takeover_ms,
         ..NodeConfig::default()
     };
     let backend = connect(&settings.etcd).await?;
