@@ -35,8 +35,6 @@ pub enum Signal {
     Stop,
     /// Lets it go on.
     Cont,
-    /// Asks it to read its files again.
-    Hup,
 }
 
 impl Signal {
@@ -46,7 +44,6 @@ impl Signal {
             Self::Term => "-TERM",
             Self::Stop => "-STOP",
             Self::Cont => "-CONT",
-            Self::Hup => "-HUP",
         }
     }
 }
