@@ -2,12 +2,11 @@
 //! must not bring back a job that was deleted since, nor an older definition.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use punctual::job::record::JobRecord;
 use punctual::job::spec::JobSpec;
 
-use super::history::{Change, History, Stood, Violation};
+use super::history::{Change, Held, History, Violation};
 use crate::sim::schedule::Op;
 
 /// Checks it.
@@ -43,12 +42,12 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             let Change::Job { id, before, after } = change else {
                 continue;
             };
-            let paused = |stood: &Option<Arc<Stood<JobRecord>>>| {
+            let paused = |stood: &Held<JobRecord>| {
                 stood
                     .as_ref()
                     .is_some_and(|stood| stood.record.paused.is_some())
             };
-            let generation = |stood: &Option<Arc<Stood<JobRecord>>>| {
+            let generation = |stood: &Held<JobRecord>| {
                 stood
                     .as_ref()
                     .map(|stood| (stood.created, stood.record.generation))

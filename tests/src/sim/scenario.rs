@@ -136,7 +136,11 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 .map(|turn| (20_000 + turn * 11_000, Fault::Creep { node, ms }))
                 .collect();
         }
-        "cut-worker" => plan.ops = long_jobs(),
+        "cut-worker" => {
+            plan.ops = long_jobs();
+            // A leader that would wait less than a worker needs.
+            plan.times.mixed = true;
+        }
         "long-windows" => plan.ops = busy_partition(&mut rng, "* * * * * *"),
         "edits" => {
             plan.ops = busy_partition(&mut rng, "*/5 * * * * *");
@@ -298,7 +302,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
                 .map(|other| (at, link(other, at, length, Trouble::Cut(Cut::Both))))
                 .collect();
             // While they catch up, leaders fall one after another.
-            all.extend((1..4).map(|n| (back + n * rng.range(100, 1_500), Fault::RevokeLeader)));
+            all.extend((1..6).map(|n| (back + n * rng.range(100, 3_000), Fault::RevokeLeader)));
             all
         }
         "clock-minutes-ahead" => vec![

@@ -208,6 +208,9 @@ impl Watch for WireWatch {
                 }
             };
             if let Either::Left(changes) = race(self.inner.next(), sleep).await {
+                if matches!(changes, Err(BackendError::Compacted { .. })) {
+                    self.count("compacted");
+                }
                 let delay = self.rng.range(1, 6);
                 self.under_way = Some((self.executor.now_ms() + delay, changes?));
             }

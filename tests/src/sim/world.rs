@@ -22,6 +22,7 @@ use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
 use super::fingerprint::fingerprint;
+use super::late_writes::LateWrites;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
@@ -119,6 +120,7 @@ struct World<'a> {
     tap: Tap,
     counts: Counts,
     claim_conflicts: Arc<AtomicU64>,
+    late: LateWrites,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -154,6 +156,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         store,
         counts: Counts::default(),
         claim_conflicts: Arc::default(),
+        late: LateWrites::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -271,6 +274,7 @@ impl World<'_> {
             claim_conflicts: self.claim_conflicts.clone(),
             ablation: self.plan.ablation,
             seen: SeenHeads::default(),
+            late: self.late.clone(),
         })
     }
 
@@ -366,22 +370,17 @@ impl World<'_> {
     ) -> Born {
         let mut executors = Executors::default();
         executors.handlers.insert(HANDLER.into(), work);
-        let times = &self.plan.times;
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
             overdue_takeover_ms: self.plan.overdue_takeover_ms,
-            leader_ttl_ms: times.leader_ttl_ms,
-            session_ttl_ms: times.session_ttl_ms,
-            kill_grace_ms: times.kill_grace_ms,
-            lost_grace_ms: times.lost_grace_ms,
-            store_timeout_ms: times.store_timeout_ms,
             ..NodeConfig::default()
         };
+        let config = self.plan.times.config(index, config);
         let config = match self.plan.ablation {
-            Some(ablation) => ablation.config(index, config),
+            Some(ablation) => ablation.config(config),
             None => config,
         };
         let node = Node::new(wire, env, executors, config)
@@ -433,6 +432,10 @@ impl World<'_> {
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
             self.set_clock(index, 0);
         }
+    }
+
+    fn offset_ms(&self, index: usize) -> i64 {
+        self.slots[index].clock.offset_ms.load(Ordering::SeqCst)
     }
 
     /// Sets a clock so far ahead of where it was at the start.
