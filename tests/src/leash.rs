@@ -35,8 +35,6 @@ pub enum Signal {
     Stop,
     /// Lets it go on.
     Cont,
-    /// Asks it to read its files again.
-    Hup,
 }
 
 impl Signal {
@@ -46,7 +44,6 @@ impl Signal {
             Self::Term => "-TERM",
             Self::Stop => "-STOP",
             Self::Cont => "-CONT",
-            Self::Hup => "-HUP",
         }
     }
 }
@@ -153,4 +150,40 @@ fn number(told: &mut BufReader<ChildStdout>) -> Option<i32> {
     let mut line = String::new();
     told.read_line(&mut line).ok()?;
     line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Leashed {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Leashed::start(&command, Path::new("/dev/null"))
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn it_says_how_the_process_ended() {
+        assert_eq!(sh("exit 3").ended(LONG), Some(3));
+        let waiting = sh("exec sleep 1000");
+        assert_eq!(waiting.ended(Duration::ZERO), None);
+        waiting.signal(Signal::Term);
+        assert_eq!(waiting.ended(LONG), Some(128 + 15));
+    }
+
+    #[test]
+    fn whoever_is_let_go_is_killed_even_when_it_stands_still() {
+        for stopped in [false, true] {
+            let process = sh("trap '' TERM; while :; do sleep 1; done");
+            if stopped {
+                process.signal(Signal::Stop);
+            }
+            let place = format!("/proc/{}", process.pid());
+            assert!(Path::new(&place).exists());
+            drop(process);
+            assert!(!Path::new(&place).exists());
+        }
+    }
 }

@@ -15,6 +15,7 @@ pub mod etcd;
 pub mod leash;
 pub mod manual;
 pub mod meddler;
+pub mod ports;
 pub mod proxy;
 pub mod sim;
 pub mod unsteady;

@@ -12,6 +12,10 @@ use crate::sim::schedule::Op;
 /// Checks it.
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
+    if history.observed.by_watch {
+        // Whoever drives a real cluster counts its own requests.
+        return Vec::new();
+    }
     let mut asked: BTreeMap<(String, &'static str, String), usize> = BTreeMap::new();
     let mut ask =
         |id: &str, what, text| *asked.entry((id.to_owned(), what, text)).or_default() += 1;

@@ -46,6 +46,8 @@ pub struct Cluster {
     /// The store.
     pub etcd: EtcdCluster,
     jobs: Vec<Job>,
+    /// How often `apply` was called, whatever came of it.
+    applied: usize,
     seed: u64,
     place: TempDir,
 }
@@ -73,6 +75,7 @@ impl Cluster {
             tap: Tap::start(etcd.endpoints(), epoch_ms),
             etcd,
             jobs,
+            applied: 0,
             seed,
             place,
         };
@@ -236,6 +239,7 @@ impl Cluster {
         let file = file.to_str().unwrap().to_owned();
         self.wait_for("apply", |cluster| {
             let node = cluster.nodes.iter().find(|node| node.runs())?;
+            cluster.applied += 1;
             let ended = node.ask(&["apply", "-f", &file]);
             match ended.status.code() {
                 Some(0) => Some(()),
@@ -286,7 +290,27 @@ impl Cluster {
         });
         self.wait_for_all();
         let log = self.tap.complete();
-        self.observe(log)
+        let observed = self.observe(log);
+        self.check_definitions(&History::new(&observed));
+        observed
+    }
+
+    /// A request to define a job does so at most once.
+    #[track_caller]
+    fn check_definitions(&self, history: &History<'_>) {
+        for job in &self.jobs {
+            let of_job = history
+                .definitions
+                .iter()
+                .filter(|((id, _), _)| *id == job.id);
+            let times: usize = of_job.map(|(_, puts)| puts.len()).sum();
+            assert!(
+                (1..=self.applied).contains(&times),
+                "{} was defined {times} times by {} requests",
+                job.id,
+                self.applied
+            );
+        }
     }
 
     fn observe(&self, log: Vec<crate::sim::tap::Logged>) -> Observed {

@@ -8,6 +8,7 @@ use punctual::job::run::RunState;
 
 use crate::check::History;
 use crate::check::history::Change;
+use crate::sim::ledger::Effect;
 use crate::sim::world::Observed;
 
 /// The numbers of one life.
@@ -25,6 +26,8 @@ pub struct Report {
     pub decided: Lateness,
     /// How long after its instant a first attempt's command began.
     pub started: Lateness,
+    /// The life of the run whose command began last after its instant.
+    pub slowest: Vec<String>,
 }
 
 /// Times of many, in milliseconds.
@@ -99,12 +102,31 @@ impl Report {
         let terms: std::collections::BTreeSet<u64> = terms.filter_map(term).collect();
         report.terms = terms.len() as u64;
         report.decided = Lateness::of(decided);
-        let first = observed.effects.iter().filter(|effect| effect.attempt == 1);
-        let late =
-            first.map(|e| observed.plan.epoch_ms + e.start_ms.cast_signed() - e.scheduled_ms);
-        report.started = Lateness::of(late.collect());
+        let late = |e: &Effect| observed.plan.epoch_ms + e.start_ms.cast_signed() - e.scheduled_ms;
+        let first = || observed.effects.iter().filter(|effect| effect.attempt == 1);
+        report.started = Lateness::of(first().map(late).collect());
+        if let Some(slowest) = first().max_by_key(|effect| late(effect)) {
+            report.slowest = life(&history, slowest);
+        }
         report
     }
+}
+
+/// What became of the attempt that was executed then, step by step.
+fn life(history: &History<'_>, effect: &Effect) -> Vec<String> {
+    let since_ms = |unix_ms: i64| unix_ms - effect.scheduled_ms;
+    let ours = history.steps().filter(|(_, _, step)| {
+        step.key.run == effect.run && step.key.attempt == effect.attempt && step.after.is_some()
+    });
+    let mut all = vec![format!("{} attempt {}", effect.run, effect.attempt)];
+    all.extend(ours.map(|(revised, _, step)| {
+        let (state, owner) = step.after.as_ref().map_or(("gone".into(), None), |after| {
+            (after.record.state.to_string(), after.record.owner.as_ref())
+        });
+        let owner = owner.map_or(String::new(), |owner| format!(" by {owner}"));
+        format!("+{} ms {state}{owner}", since_ms(revised.unix_ms))
+    }));
+    all
 }
 
 impl fmt::Display for Report {
@@ -115,7 +137,11 @@ impl fmt::Display for Report {
         }
         writeln!(f, "terms of leaders: {}", self.terms)?;
         writeln!(f, "decided after the instant: {}", self.decided)?;
-        write!(f, "command began after the instant: {}", self.started)
+        write!(f, "command began after the instant: {}", self.started)?;
+        for line in &self.slowest {
+            write!(f, "\n  {line}")?;
+        }
+        Ok(())
     }
 }
 

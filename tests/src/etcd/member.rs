@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 use crate::leash::{Leashed, Signal};
+use crate::ports::free_port;
 
 /// A member of a cluster, running or not.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) struct Member {
 impl Member {
     /// One that was never started, with ports that are free now.
     pub(super) fn new(directory: PathBuf) -> Self {
-        let [client, peer] = free_ports();
+        let (client, peer) = (free_port(), free_port());
         Self {
             // Its name tells it from any other that might listen there.
             name: format!("t{}-{client}-{peer}", std::process::id()),
@@ -165,10 +166,4 @@ impl Member {
         }
         log
     }
-}
-
-fn free_ports() -> [u16; 2] {
-    // Held together, so that they differ.
-    let holders = [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
-    holders.map(|holder| holder.local_addr().unwrap().port())
 }
