@@ -162,6 +162,7 @@ fn node(rng: &mut Rng) -> NodePlan {
         drift_ppm: 0,
         offset_ms: rng.between(-300, 300),
         slots: 32,
+        has_handler: true,
         start_ms: rng.range(0, 2_000),
     }
 }
