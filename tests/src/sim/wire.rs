@@ -467,7 +467,8 @@ impl CoordinationBackend for Wire {
             self.link.clone(),
             rng,
             self.counts.clone(),
-            (self.ablation == Some(Ablation::CompleteView)).then(|| self.seen.clone()),
+            self.ablation,
+            &self.seen,
             inner,
         )))
     }
