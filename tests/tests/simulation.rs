@@ -11,9 +11,10 @@ use punctual::job::record::{ClockRecord, LeaderRecord, RunRecord, decode};
 use punctual::job::run::Owner;
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
-use punctual_tests::check::check;
+use punctual_tests::check::{History, check, check_history};
 use punctual_tests::sim::ablation::Ablation;
 use punctual_tests::sim::campaign::{Options, only};
+use punctual_tests::sim::coverage;
 use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
 use punctual_tests::sim::schedule::{Fault, Op, Plan};
@@ -218,6 +219,28 @@ fn without_the_cursor_in_changes_they_take_effect_in_the_past() {
 fn without_the_tombstone_a_late_copy_brings_a_job_back() {
     let invariant = "a change applies at most once";
     caught("edits", Ablation::Tombstone, 60, &[invariant]);
+}
+
+#[test]
+fn without_the_window_the_next_leader_decides_by_its_own_now() {
+    // Half of an outage is another gap than the whole of it.
+    let invariants = ["an open window is finished as it was opened"];
+    caught("open-windows", Ablation::Window, 3, &invariants);
+    let invariants = ["no miss", "policies decide by the window"];
+    caught("open-windows", Ablation::Window, 3, &invariants);
+}
+
+/// It is that the window is kept that makes the next one finish it: leaders do fall inside one.
+#[test]
+fn a_window_is_finished_by_whoever_leads() {
+    for seed in 0..3 {
+        let observed = simulate(&plan("open-windows", seed));
+        let history = History::new(&observed);
+        assert_eq!(check_history(&history), []);
+        let dangers = coverage::count(&observed, &history);
+        let lost = dangers["leader lost in the middle of a window"];
+        assert!(lost > 0, "seed {seed}: {dangers:?}");
+    }
 }
 
 /// The negative control: under the same faults, the articles' design misses and repeats.

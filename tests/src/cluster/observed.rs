@@ -57,6 +57,7 @@ pub fn observe(
         fingerprint: 0,
         polls: 0,
         claim_conflicts: 0,
+        fenced_writes: 0,
     }
 }
 

@@ -72,6 +72,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
         fingerprint: _,
         polls,
         claim_conflicts,
+        fenced_writes,
     } = observed;
     let mut words = Words(plan.seed);
     for logged in log {
@@ -82,6 +83,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
     counts.hash(&mut words);
     polls.hash(&mut words);
     claim_conflicts.hash(&mut words);
+    fenced_writes.hash(&mut words);
     // Few, and of types that only know how to be shown. Writing into numbers cannot fail.
     let _ = fmt::write(&mut words, format_args!("{plan:?}{asked:?}{lives:?}"));
     words.finish()

@@ -19,6 +19,8 @@ pub struct NodePlan {
     pub offset_ms: i64,
     /// How many runs at once.
     pub slots: u32,
+    /// Whether it can run the simulated jobs at all.
+    pub has_handler: bool,
     /// When it is started first.
     pub start_ms: u64,
 }

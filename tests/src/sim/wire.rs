@@ -16,6 +16,7 @@ use punctual::backend::{
 use punctual::env::BoxFuture;
 use punctual::job::record::{RunRecord, decode};
 use punctual::job::run::RunState;
+use punctual::keys::Keys;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
@@ -26,6 +27,7 @@ use super::late_writes::{self, LATE_MS, LateWrites};
 use super::rng::Rng;
 use super::tap::Tap;
 use super::wire_watch::{SeenHeads, WireWatch};
+use super::world::NAMESPACE;
 
 /// How often each fault happened.
 pub type Counts = Arc<Mutex<BTreeMap<&'static str, u64>>>;
@@ -48,6 +50,8 @@ pub struct Wire {
     pub counts: Counts,
     /// Claims that came too late.
     pub claim_conflicts: Arc<AtomicU64>,
+    /// Leaders' writes that were refused because they lead no more.
+    pub fenced_writes: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
     /// How far the process has seen the logs of changes.
@@ -266,6 +270,17 @@ fn puts(txn: &Txn) -> bool {
     })
 }
 
+fn campaigns(txn: &Txn) -> bool {
+    let leader = Keys::new(NAMESPACE).leader();
+    txn.ops
+        .iter()
+        .any(|op| matches!(op, Op::Write(Write::Put { key, .. }) if *key == leader))
+}
+
+fn of_the_leader(requirement: &Requirement) -> bool {
+    matches!(requirement, Requirement::Created(key, _) if *key == Keys::new(NAMESPACE).leader())
+}
+
 /// Whether it is a worker's claim of a run.
 fn claims(txn: &Txn) -> bool {
     txn.ops.iter().any(|op| {
@@ -308,6 +323,17 @@ impl CoordinationBackend for Wire {
         }
         if self.ablation.is_some_and(|ablation| ablation.swallows(txn)) {
             return Ok(TxnOutcome::Conflict { seen: vec![] });
+        }
+        if campaigns(txn) {
+            let now_ms = self.executor.now_ms();
+            if self.link.has(now_ms, Trouble::ElectionFails) {
+                self.count("campaign failed");
+                return Err(BackendError::Unavailable("no answer".into()));
+            }
+            if self.link.has(now_ms, Trouble::NeverElected) {
+                self.count("campaign refused");
+                return Ok(TxnOutcome::Conflict { seen: vec![] });
+            }
         }
         let keys = late_writes::puts(txn);
         let txn = Arc::new(match self.ablation {
@@ -374,6 +400,11 @@ impl CoordinationBackend for Wire {
             self.claim_conflicts
                 .fetch_add(conflicts as u64, Ordering::SeqCst);
         }
+        if let Ok(BatchOutcome::GuardFailed { .. }) = &answer
+            && sent.0.iter().any(of_the_leader)
+        {
+            self.fenced_writes.fetch_add(1, Ordering::SeqCst);
+        }
         match (answer, self.ablation) {
             (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
                 Ok(BatchOutcome::Judged {
@@ -436,7 +467,8 @@ impl CoordinationBackend for Wire {
             self.link.clone(),
             rng,
             self.counts.clone(),
-            (self.ablation == Some(Ablation::CompleteView)).then(|| self.seen.clone()),
+            self.ablation,
+            &self.seen,
             inner,
         )))
     }

@@ -78,6 +78,8 @@ pub struct Observed {
     pub polls: u64,
     /// Claims of runs that somebody else had claimed already.
     pub claim_conflicts: u64,
+    /// Leaders' writes that were refused because they lead no more.
+    pub fenced_writes: u64,
 }
 
 /// Lives until it is told to leave.
@@ -120,6 +122,7 @@ struct World<'a> {
     tap: Tap,
     counts: Counts,
     claim_conflicts: Arc<AtomicU64>,
+    fenced_writes: Arc<AtomicU64>,
     late: LateWrites,
     ledger: Ledger,
     desk: Desk,
@@ -156,6 +159,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         store,
         counts: Counts::default(),
         claim_conflicts: Arc::default(),
+        fenced_writes: Arc::default(),
         late: LateWrites::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
@@ -272,6 +276,7 @@ impl World<'_> {
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
             claim_conflicts: self.claim_conflicts.clone(),
+            fenced_writes: self.fenced_writes.clone(),
             ablation: self.plan.ablation,
             seen: SeenHeads::default(),
             late: self.late.clone(),
@@ -369,7 +374,9 @@ impl World<'_> {
         stop: CancelToken,
     ) -> Born {
         let mut executors = Executors::default();
-        executors.handlers.insert(HANDLER.into(), work);
+        if self.plan.nodes[index].has_handler {
+            executors.handlers.insert(HANDLER.into(), work);
+        }
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
@@ -504,6 +511,7 @@ impl World<'_> {
             fingerprint: 0,
             polls: self.executor.polls(),
             claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
+            fenced_writes: self.fenced_writes.load(Ordering::SeqCst),
         };
         self.executor.clear();
         observed.fingerprint = fingerprint(&observed);
