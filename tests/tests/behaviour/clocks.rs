@@ -3,7 +3,7 @@
 use punctual::job::spec::Misfire;
 use punctual_tests::sim::schedule::Fault;
 
-use crate::stage::{DAY, HOUR, MINUTE, Seen, Story as _, cron, once, stage};
+use crate::stage::{DAY, MINUTE, Seen, Story as _, cron, once, stage};
 
 const HOURS: i64 = 3_600_000;
 
