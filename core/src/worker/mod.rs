@@ -5,6 +5,7 @@
 //! until it is definite); a claim succeeded that we no longer know of (given back when the runs
 //! are read next). LOCKED is durable before RUNNING, and RUNNING before the user's code.
 
+mod definitions;
 pub mod execute;
 mod held;
 mod leave;
@@ -37,6 +38,7 @@ use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
 use crate::spool::Spool;
 
+use definitions::{Definitions, Found};
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use held::Held;
 use queue::Queue;
@@ -82,8 +84,6 @@ const MAX_CLAIMS: usize = 50;
 const TICK_MS: u64 = 500;
 /// The same while it may not claim, whatever is due.
 const UNABLE_TICK_MS: u64 = 50;
-/// Definitions kept at hand.
-const MAX_DEFINITIONS: usize = 10_000;
 
 /// The session that the node has at the moment.
 pub type CurrentSession = watch::Receiver<Option<Arc<Session>>>;
@@ -125,7 +125,7 @@ pub async fn work(
         sessions,
         inputs,
         held: BTreeMap::new(),
-        definitions: BTreeMap::new(),
+        definitions: Definitions::default(),
         reconciled: None,
     };
     while !shutdown.is_cancelled() {
@@ -159,7 +159,7 @@ struct Worker {
     /// The nodes that claim nothing.
     drained: Arc<BTreeSet<String>>,
     held: BTreeMap<AttemptKey, Held>,
-    definitions: BTreeMap<(String, u64, u64), Arc<Definition>>,
+    definitions: Definitions,
     /// The session under which the runs were last checked for strays.
     reconciled: Option<Revision>,
 }
@@ -377,8 +377,10 @@ impl Worker {
         let mut records = Vec::new();
         let mut definitions = BTreeMap::new();
         let mut before = BTreeMap::new();
-        for attempt in locked {
-            let definition = match self.runnable(&attempt).await {
+        let WorkerContext { store, keys, .. } = &*self.context;
+        let found = self.definitions.of(store, keys, &locked).await;
+        for (attempt, found) in locked.into_iter().zip(found) {
+            let definition = match self.runnable(found) {
                 Ok(definition) => definition,
                 Err(reason) => {
                     self.decline(attempt, &reason).await;
@@ -472,37 +474,9 @@ impl Worker {
         Ok(taken)
     }
 
-    /// The definition that a run follows; `None` when it is gone or cannot be decoded.
-    async fn definition(&mut self, attempt: &Attempt) -> BackendResult<Option<Arc<Definition>>> {
-        let record = &attempt.record;
-        let id = (record.job.clone(), record.job_uid, record.generation);
-        if !self.definitions.contains_key(&id) {
-            let key =
-                self.context
-                    .keys
-                    .def(attempt.key.partition, &attempt.key.job, record.generation);
-            let Some(entry) = self.context.store.get(&key).await? else {
-                return Ok(None);
-            };
-            // Only the policies are used here, so the anchor of `every` does not matter.
-            let definition = match Definition::decode(&entry.value, record.created_ms) {
-                Ok(definition) => definition,
-                Err(error) => {
-                    tracing::error!(run = record.run, %error, "its definition cannot be read");
-                    return Ok(None);
-                }
-            };
-            if self.definitions.len() >= MAX_DEFINITIONS {
-                self.definitions.clear();
-            }
-            self.definitions.insert(id.clone(), Arc::new(definition));
-        }
-        Ok(self.definitions.get(&id).cloned())
-    }
-
     /// The definition of a run that can run here, or why it cannot.
-    async fn runnable(&mut self, attempt: &Attempt) -> Result<Arc<Definition>, String> {
-        let definition = self.definition(attempt).await.map_err(|e| e.to_string())?;
+    fn runnable(&self, found: Found) -> Result<Arc<Definition>, String> {
+        let definition = found.map_err(|error| error.to_string())?;
         let definition = definition.ok_or("its definition is gone or cannot be read")?;
         if let Some(command) = command_line(&definition) {
             let commands = self.executors.commands.as_ref();

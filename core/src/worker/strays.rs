@@ -5,7 +5,7 @@ use crate::handler::Execution;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::run::{FailReason, RunEvent, RunState};
 
-use super::Worker;
+use super::{Worker, WorkerContext};
 
 impl Worker {
     /// Records that name this incarnation although nothing here holds them: LOCKED goes back, and
@@ -40,9 +40,13 @@ impl Worker {
     async fn end_unstarted(&mut self, attempt: &Attempt) {
         // Its definition says whether another attempt follows: one does, unless the job is gone.
         // Without knowing, nothing is decided.
-        let definition = match self.definition(attempt).await {
-            Ok(definition) => definition,
-            Err(error) => {
+        let WorkerContext { store, keys, .. } = &*self.context;
+        let attempts = std::slice::from_ref(attempt);
+        let found = self.definitions.of(store, keys, attempts).await;
+        let definition = match found.into_iter().next() {
+            Some(Ok(definition)) => definition,
+            None => return,
+            Some(Err(error)) => {
                 tracing::warn!(run = attempt.key.run, %error, "cannot read its definition; trying again");
                 self.reconciled = None;
                 return;

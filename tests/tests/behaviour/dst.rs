@@ -154,27 +154,24 @@ fn d14_fifty_jobs_in_five_zones() {
 /// D24: daily at 18:00:01 in Dublin, on the days of both changes, in one life of the nodes.
 #[test]
 fn d24_daily_on_both_days_of_a_change() {
-    for (from, until, change, at) in [
-        (
-            "2025-03-29T18:00:02Z",
-            "2025-03-30T17:10:00Z",
-            "2025-03-30T01:00:00Z",
-            "2025-03-30T17:00:01Z",
-        ),
-        (
-            "2025-10-25T18:30:00Z",
-            "2025-10-26T18:10:00Z",
-            "2025-10-26T01:00:00Z",
-            "2025-10-26T18:00:01Z",
-        ),
-    ] {
-        let around = [change, "2025-10-26T17:00:01Z", at];
-        let around = if at > around[1] {
-            &around[..]
-        } else {
-            &[change, at][..]
-        };
-        let seen = in_zone("1 0 18 * * *", "Europe/Dublin", from, until, around);
+    let spring = [
+        "2025-03-29T18:00:02Z",
+        "2025-03-30T01:00:00Z",
+        "2025-03-30T17:00:01Z",
+        "2025-03-30T18:10:00Z",
+    ];
+    // An hour before, it would be 18:00:01 by the clock of the summer.
+    let autumn = [
+        "2025-10-25T18:30:00Z",
+        "2025-10-26T01:00:00Z",
+        "2025-10-26T18:00:01Z",
+        "2025-10-26T18:10:00Z",
+    ];
+    for [from, change, at, until] in [spring, autumn] {
+        let hour_before = unix_ms(at) - 3_600_000;
+        let hour_before = punctual::time::rfc3339_ms(hour_before);
+        let around = [change, hour_before.as_str(), at];
+        let seen = in_zone("1 0 18 * * *", "Europe/Dublin", from, until, &around);
         assert_eq!(seen.fires("a"), times(&[at]));
         assert!(seen.late_ms("a")[0] < 100);
     }

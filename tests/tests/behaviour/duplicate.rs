@@ -14,7 +14,6 @@ fn u01_small_steps_of_the_leaders_clock() {
     let mut plan = stage(3, "2026-03-01T23:59:00Z", 620_000);
     let jobs = (0..59).map(|n| cron(format!("job-{n}"), "*/2 * * * *"));
     plan.put_all(3_000, jobs.collect());
-    // A number that is not a multiple of a step away from each other's minutes.
     let mut off = 0;
     for turn in 0..200_u64 {
         off = match off {
@@ -276,7 +275,6 @@ fn u29_never_before_its_time_and_never_twice() {
 fn u31_a_process_that_stands_still_is_lost_at_most_never_ended() {
     for (for_ms, ends) in [(20_000, RunState::Success), (45_000, RunState::Failed)] {
         let mut plan = stage(2, "2026-03-01T00:00:00Z", 150_000);
-        plan.nodes[0].slots = 1;
         plan.put(3_000, does(cron("long", "10 0 0 * * *"), "ok", 30_000));
         plan.put(3_000, cron("often", "*/5 * * * * *"));
         let dry = plan.play();

@@ -8,7 +8,7 @@ use punctual_tests::sim::schedule::Fault;
 use crate::stage::{Story as _, cron, does, stage};
 
 /// U16: the leader stands still for 15 s, longer than its lease of 10 s. Another one wins; the old one
-/// decides nothing when it wakes, and its session is another one's before it leads again.
+/// decides nothing when it wakes.
 #[test]
 fn u16_a_leader_that_slept_too_long_has_stopped() {
     let mut plan = stage(2, "2026-03-01T00:00:00Z", 80_000);

@@ -101,14 +101,13 @@ fn e12_a_job_made_at_any_node_fires() {
 /// keep something to itself.
 #[test]
 fn w09_a_gap_in_the_watch() {
-    let repeated = Trouble::WatchRepeats;
     for trouble in [
         Trouble::WatchStall,
         Trouble::WatchEnd,
         Trouble::WatchDelay,
         Trouble::WatchDropsDeletes,
         Trouble::WatchSkips,
-        repeated,
+        Trouble::WatchRepeats,
     ] {
         let mut plan = stage(3, "2026-03-01T00:00:00Z", 150_000);
         plan.put_all(

@@ -1,7 +1,6 @@
 //! Workers and stores that go away.
 
 use punctual::job::run::{FailReason, RunState};
-use punctual_tests::check::History;
 use punctual_tests::sim::faults::{Cut, Trouble};
 use punctual_tests::sim::schedule::Fault;
 
@@ -116,6 +115,4 @@ fn r14_no_interval_falls_silent_in_a_rolling_restart() {
         assert!(silent.max().unwrap() <= 20_000, "{job}");
         assert!(runs.len() >= 18, "{job} ran {} times", runs.len());
     }
-    let history = History::new(&seen.observed);
-    assert!(history.unreadable.is_empty());
 }

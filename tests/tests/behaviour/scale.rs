@@ -112,7 +112,7 @@ fn z04_history_is_bounded() {
 #[test]
 fn z06_a_burst_is_decided_without_a_pause() {
     let mut plan = stage(1, "2026-03-01T00:00:00Z", 25_000);
-    plan.end_ms = plan.heal_ms + 22_000;
+    plan.end_ms = plan.heal_ms + 8_000;
     plan.nodes[0].slots = 5_000;
     let due = unix_ms("2026-03-01T00:00:20Z");
     let jobs: Vec<JobSpec> = (0..5_000).map(|n| once(format!("job-{n}"), due)).collect();
@@ -134,9 +134,13 @@ fn z06_a_burst_is_decided_without_a_pause() {
         .effects
         .iter()
         .filter(|run| run.job != "often");
-    assert_eq!(ran.count(), 5_000);
+    let starts: Vec<u64> = ran.map(|run| run.start_ms).collect();
+    assert_eq!(starts.len(), 5_000);
+    let last = starts.into_iter().max().unwrap();
+    assert!(last < 24_000, "{last}");
     let late = seen.late_ms("often").into_iter().max().unwrap();
-    assert!(late < 250, "{late} ms");
+    // Fifty changes of a hundred jobs each are taken in, one after another.
+    assert!(late < 500, "{late} ms");
 }
 
 /// Z07: a thousand jobs that must start within ten seconds, on a store that takes 20 ms a write.
