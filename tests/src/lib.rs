@@ -12,5 +12,6 @@ pub mod check;
 pub mod conformance;
 pub mod etcd;
 pub mod manual;
+pub mod proxy;
 pub mod sim;
 pub mod unsteady;
