@@ -258,6 +258,7 @@ impl Node {
             slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),
             queues: self.config.queues.clone(),
             kill_grace_ms: self.config.kill_grace_ms,
+            lost_grace_ms: self.config.lost_grace_ms,
             drain_timeout_ms: self.config.drain_timeout_ms,
             relist_ms: self.config.relist_ms,
             drained,

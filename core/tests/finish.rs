@@ -4,7 +4,7 @@
 
 use punctual::backend::{Entry, Op, Requirement, Revision, Txn, Write};
 use punctual::handler::Execution;
-use punctual::job::finish::{Attempt, End, claim, end, finished, give_back, start};
+use punctual::job::finish::{Attempt, End, Start, claim, end, finished, give_back, start};
 use punctual::job::record::{RunRecord, decode};
 use punctual::job::run::{FailReason, Owner, RunEvent, RunState};
 use punctual::job::spec::{JobSpec, OnLost};
@@ -180,7 +180,7 @@ fn every_step_consumes_the_record_it_was_planned_from() {
     };
     let steps = [
         claim(&keys, &pending, &owner(), 0).unwrap().0,
-        start(&keys, &locked, &owner(), 0, 0, 0).unwrap().0,
+        start(&keys, &locked, &owner(), Start::default()).unwrap().0,
         give_back(&keys, &locked, &RunEvent::Recover).unwrap(),
         end(&keys, &running, &finished(&owner(), &execution), &report).unwrap(),
         end(

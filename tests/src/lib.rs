@@ -9,9 +9,14 @@
 )]
 
 pub mod check;
+pub mod cluster;
 pub mod conformance;
 pub mod etcd;
+mod frames;
+pub mod leash;
 pub mod manual;
+pub mod meddler;
+pub mod ports;
 pub mod proxy;
 pub mod sim;
 pub mod unsteady;

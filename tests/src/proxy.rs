@@ -1,112 +1,172 @@
-//! A TCP proxy between a store and its users, for what networks do: lose what is sent, deliver it
-//! late, break connections. It also counts the calls that its users make, whatever becomes of them.
+//! A wire between a node and a store that can be cut: one way or both, with or without the other
+//! end hearing of it.
+//!
+//! It knows nothing of what passes, but for the calls that clients begin, which it counts. Bytes that
+//! are held arrive later, as those of a network that comes back; bytes that are lost make their
+//! connection useless, so it is ended when the wire is whole again.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// So long a server keeps a connection whose client has gone: a server that sees the end of a
-/// connection gives up what it has just read from it, and then a late request would be a lost one.
+use crate::frames::Frames;
+use crate::sim::rng::Rng;
+
+/// So long a server keeps the connection of a client that has gone, if something came late on it: a
+/// server that sees the end of a connection gives up what it has just read from it, and then a late
+/// request would be a lost one.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Passes everything on until told otherwise. Dropping it breaks all its connections.
+/// What one direction does with bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Passes them on.
+    #[default]
+    Open,
+    /// Keeps them, and passes them on later. Nobody hears of it: no end, no reset.
+    Held,
+    /// Loses them.
+    Lost,
+    /// Passes them on after a random time up to this.
+    Slow(Duration),
+    /// Passes requests on so much later, though their sender may have given up or gone by then.
+    Late(Duration),
+}
+
+/// The two directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// Towards the store.
+    pub requests: Way,
+    /// Back.
+    pub answers: Way,
+}
+
+impl Wire {
+    /// A black hole: nothing passes, and nobody is told.
+    pub const HELD: Self = Self {
+        requests: Way::Held,
+        answers: Way::Held,
+    };
+    /// Requests arrive and are handled; what comes back is lost.
+    pub const ANSWERS_LOST: Self = Self {
+        requests: Way::Open,
+        answers: Way::Lost,
+    };
+    /// Requests arrive and are handled; what comes back comes later.
+    pub const ANSWERS_HELD: Self = Self {
+        requests: Way::Open,
+        answers: Way::Held,
+    };
+    /// Nothing new arrives at the store; what it says is heard.
+    pub const REQUESTS_HELD: Self = Self {
+        requests: Way::Held,
+        answers: Way::Open,
+    };
+    /// Nothing arrives at the store, ever; what it says is heard.
+    pub const REQUESTS_LOST: Self = Self {
+        requests: Way::Lost,
+        answers: Way::Open,
+    };
+
+    /// What is asked arrives so much later, even if who asked has gone by then.
+    #[must_use]
+    pub fn requests_late(by: Duration) -> Self {
+        Self {
+            requests: Way::Late(by),
+            answers: Way::Open,
+        }
+    }
+}
+
+/// A port of this host that stands for another one.
 #[derive(Debug)]
 pub struct Proxy {
-    address: SocketAddr,
+    port: u16,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    to: SocketAddr,
-    weather: Mutex<Weather>,
-    links: Mutex<Vec<Arc<Link>>>,
-    calls: AtomicUsize,
+    to: u16,
+    wire: Mutex<Wire>,
+    changed: Condvar,
     over: AtomicBool,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    calls: AtomicUsize,
+    rng: Mutex<Rng>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Weather {
-    cut_requests: bool,
-    cut_replies: bool,
-    delay: Duration,
-}
-
-/// A client's connection and the server's.
 #[derive(Debug)]
-struct Link {
+struct Connection {
     client: TcpStream,
     server: TcpStream,
-    /// Bytes were lost: nothing that comes after them makes sense any more.
-    holed: AtomicBool,
+    /// Bytes of it are lost.
+    spoiled: AtomicBool,
+    /// Bytes of it come late, and are waited for when the client has gone.
+    late: AtomicBool,
+}
+
+impl Connection {
+    fn end(&self) {
+        // Ended already, if it fails.
+        let _ = self.client.shutdown(Shutdown::Both);
+        if !self.late.load(Ordering::SeqCst) {
+            let _ = self.server.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Proxy {
-    /// Listens on a free port of this host and passes on to another one.
+    /// A wire to a port of this host. The seed decides how slow a slow one is.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// When no port is free.
     #[must_use]
-    pub fn start(to: u16) -> Self {
+    pub fn start(to: u16, seed: u64) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let address = listener.local_addr().unwrap();
+        let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            to: ([127, 0, 0, 1], to).into(),
-            weather: Mutex::default(),
-            links: Mutex::default(),
-            calls: AtomicUsize::new(0),
+            to,
+            wire: Mutex::default(),
+            changed: Condvar::new(),
             over: AtomicBool::new(false),
+            connections: Mutex::default(),
+            calls: AtomicUsize::new(0),
+            rng: Mutex::new(Rng::new(seed)),
         });
         let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
+        spawn(move || {
             for client in listener.incoming() {
                 if accepting.over.load(Ordering::SeqCst) {
                     return;
                 }
                 if let Ok(client) = client {
-                    // A server that does not listen is for the client to notice.
-                    let _ = accepting.link(client);
+                    accepting.connect(client);
                 }
             }
         });
-        Self { address, shared }
+        Self { port, shared }
     }
 
-    /// Where clients connect.
+    /// Where it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where clients connect, as a URL.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    /// From now on what clients send is lost.
-    pub fn cut_requests(&self) {
-        self.shared.change(|weather| weather.cut_requests = true);
-    }
-
-    /// From now on what the server answers is lost.
-    pub fn cut_replies(&self) {
-        self.shared.change(|weather| weather.cut_replies = true);
-    }
-
-    /// From now on what clients send arrives so much later, even after they have gone.
-    pub fn delay(&self, by: Duration) {
-        self.shared.change(|weather| weather.delay = by);
-    }
-
-    /// Passes everything on again. Connections that lost something are closed; what is on its way
-    /// late still arrives, late.
-    pub fn heal(&self) {
-        self.shared.change(|weather| *weather = Weather::default());
-        self.shared
-            .close(|link| link.holed.load(Ordering::SeqCst), false);
-    }
-
-    /// Closes all connections on the side of the clients. What they have sent still arrives.
-    pub fn kill_connections(&self) {
-        self.shared.close(|_| true, false);
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// How many calls clients have begun: streams of HTTP/2, each counted as it comes here, also
@@ -115,242 +175,295 @@ impl Proxy {
     pub fn calls(&self) -> usize {
         self.shared.calls.load(Ordering::SeqCst)
     }
+
+    /// From now on. Connections that lost something end when nothing is lost any more.
+    pub fn set(&self, wire: Wire) {
+        *lock(&self.shared.wire) = wire;
+        if wire.requests != Way::Lost && wire.answers != Way::Lost {
+            self.end(|connection| connection.spoiled.load(Ordering::SeqCst));
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends every connection, as a router that forgets them. What is on its way late still arrives.
+    pub fn kill_connections(&self) {
+        self.end(|_| true);
+    }
+
+    fn end(&self, which: impl Fn(&Connection) -> bool) {
+        lock(&self.shared.connections).retain(|connection| {
+            let ends = which(connection);
+            if ends {
+                connection.end();
+            }
+            !ends
+        });
+    }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.close(|_| true, true);
-        // Wakes the listener; nobody is there if it fails.
-        let _ = TcpStream::connect(self.address);
+        self.kill_connections();
+        self.shared.changed.notify_all();
+        // Wakes the one who accepts; gone already, if it fails.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
 impl Shared {
-    fn change(&self, change: impl FnOnce(&mut Weather)) {
-        change(&mut self.weather.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn weather(&self) -> Weather {
-        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn close(&self, which: impl Fn(&Link) -> bool, both: bool) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|link| {
-            let closed = which(link);
-            if closed {
-                // It may be closed already.
-                let _ = link.client.shutdown(Shutdown::Both);
-            }
-            if closed && both {
-                let _ = link.server.shutdown(Shutdown::Both);
-            }
-            !closed
-        });
-    }
-
-    fn link(self: &Arc<Self>, client: TcpStream) -> std::io::Result<()> {
-        let server = TcpStream::connect(self.to)?;
-        // Small messages must not wait for each other's acknowledgement.
-        client.set_nodelay(true)?;
-        server.set_nodelay(true)?;
-        let link = Arc::new(Link {
+    fn connect(self: &Arc<Self>, client: TcpStream) {
+        // Nobody at home: dropping the client says so.
+        let Ok(server) = TcpStream::connect(("127.0.0.1", self.to)) else {
+            return;
+        };
+        // Small messages must not wait for each other's acknowledgement; slower, if it fails.
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let connection = Arc::new(Connection {
             client,
             server,
-            holed: AtomicBool::new(false),
+            spoiled: AtomicBool::new(false),
+            late: AtomicBool::new(false),
         });
-        self.links
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&link));
-        let (sender, late) = channel();
-        let (requests, replies) = ((Arc::clone(self), Arc::clone(&link)), Arc::clone(self));
-        let deliver = Arc::clone(&link);
-        std::thread::spawn(move || requests.0.read_requests(&requests.1, &sender));
-        std::thread::spawn(move || deliver_requests(&deliver, &late));
-        std::thread::spawn(move || replies.pass_replies(&link));
-        Ok(())
+        lock(&self.connections).push(Arc::clone(&connection));
+        let (on, requests) = channel();
+        let (reading, answering) = (Arc::clone(self), Arc::clone(self));
+        let (read, delivered) = (Arc::clone(&connection), Arc::clone(&connection));
+        spawn(move || reading.read_requests(&read, &on));
+        spawn(move || deliver_requests(&delivered, &requests));
+        spawn(move || answering.pass_answers(&connection));
     }
 
-    fn read_requests(&self, link: &Link, on: &Sender<(Instant, Vec<u8>)>) {
-        let mut buffer = vec![0; 64 << 10];
+    /// What becomes of bytes that have come: when they may go on, `None` for those that are lost.
+    fn fate(&self, connection: &Connection, way: fn(&Wire) -> Way) -> Option<Instant> {
+        match self.wait_while_held(way) {
+            Way::Lost => {
+                connection.spoiled.store(true, Ordering::SeqCst);
+                return None;
+            }
+            Way::Slow(most) => {
+                let most_us = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+                let us = lock(&self.rng).range(0, most_us);
+                sleep(Duration::from_micros(us));
+            }
+            Way::Late(by) => {
+                connection.late.store(true, Ordering::SeqCst);
+                return Some(Instant::now() + by);
+            }
+            Way::Open | Way::Held => {}
+        }
+        Some(Instant::now())
+    }
+
+    fn read_requests(&self, connection: &Connection, on: &Sender<(Instant, Vec<u8>)>) {
+        let mut buffer = [0; 16 << 10];
         let mut frames = Frames::default();
-        let mut holed = false;
-        while let Ok(count @ 1..) = (&link.client).read(&mut buffer) {
+        let mut whole = true;
+        loop {
+            // The end of a stream is held back like its bytes.
+            let count = (&connection.client).read(&mut buffer).unwrap_or(0);
             let bytes = &buffer[..count];
-            self.calls
-                .fetch_add(frames.headers(bytes), Ordering::SeqCst);
-            let weather = self.weather();
-            if weather.cut_requests || holed {
-                holed = true;
-                link.holed.store(true, Ordering::SeqCst);
-            } else if on
-                .send((Instant::now() + weather.delay, bytes.to_vec()))
-                .is_err()
+            self.calls.fetch_add(frames.calls(bytes), Ordering::SeqCst);
+            let fate = self.fate(connection, |wire| wire.requests);
+            // Nothing that follows a hole makes sense.
+            whole &= fate.is_some();
+            if count == 0 {
+                return;
+            }
+            if let Some(due) = fate.filter(|_| whole)
+                && on.send((due, bytes.to_vec())).is_err()
             {
+                return;
+            }
+        }
+    }
+
+    fn pass_answers(&self, connection: &Connection) {
+        let mut buffer = [0; 16 << 10];
+        let mut whole = true;
+        loop {
+            let count = (&connection.server).read(&mut buffer).unwrap_or(0);
+            whole &= self.fate(connection, |wire| wire.answers).is_some();
+            if count == 0 {
+                break;
+            }
+            // A client that has gone does not hear what comes of its late requests.
+            let failed = whole && (&connection.client).write_all(&buffer[..count]).is_err();
+            if failed && !connection.late.load(Ordering::SeqCst) {
                 break;
             }
         }
-        let _ = link.client.shutdown(Shutdown::Both);
+        // Ended already, if it fails.
+        let _ = connection.server.shutdown(Shutdown::Both);
+        let _ = connection.client.shutdown(Shutdown::Both);
     }
 
-    fn pass_replies(&self, link: &Link) {
-        let mut buffer = vec![0; 64 << 10];
-        let mut holed = false;
-        while let Ok(count @ 1..) = (&link.server).read(&mut buffer) {
-            if self.weather().cut_replies || holed {
-                holed = true;
-                link.holed.store(true, Ordering::SeqCst);
-            } else {
-                // The client may have gone; the server must not notice that here.
-                let _ = (&link.client).write_all(&buffer[..count]);
-            }
+    fn wait_while_held(&self, way: fn(&Wire) -> Way) -> Way {
+        let mut wire = lock(&self.wire);
+        while way(&wire) == Way::Held && !self.over.load(Ordering::SeqCst) {
+            wire = self
+                .changed
+                .wait(wire)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        let _ = link.client.shutdown(Shutdown::Both);
+        way(&wire)
     }
 }
 
-fn deliver_requests(link: &Link, late: &Receiver<(Instant, Vec<u8>)>) {
-    for (due, bytes) in late {
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        if (&link.server).write_all(&bytes).is_err() {
+fn deliver_requests(connection: &Connection, requests: &Receiver<(Instant, Vec<u8>)>) {
+    for (due, bytes) in requests {
+        sleep(due.saturating_duration_since(Instant::now()));
+        if (&connection.server).write_all(&bytes).is_err() {
             break;
         }
     }
-    std::thread::sleep(LINGER);
-    let _ = link.server.shutdown(Shutdown::Both);
-}
-
-/// Finds the frames of HTTP/2 in a stream of bytes that comes in pieces.
-#[derive(Debug, Default)]
-struct Frames {
-    /// Bytes of the connection's preface that have passed.
-    preface: usize,
-    head: Vec<u8>,
-    /// Bytes of the current frame that are still to come.
-    rest: usize,
-}
-
-impl Frames {
-    const PREFACE: usize = 24;
-    const HEAD: usize = 9;
-    const HEADERS: u8 = 1;
-
-    /// How many frames that begin a call have begun in these bytes.
-    fn headers(&mut self, mut bytes: &[u8]) -> usize {
-        let mut found = 0;
-        while let Some((&first, others)) = bytes.split_first() {
-            if self.preface < Self::PREFACE {
-                self.preface += 1;
-                bytes = others;
-            } else if self.rest > 0 {
-                let skip = self.rest.min(bytes.len());
-                self.rest -= skip;
-                bytes = &bytes[skip..];
-            } else {
-                self.head.push(first);
-                bytes = others;
-                if let [a, b, c, kind, ..] = self.head[..]
-                    && self.head.len() == Self::HEAD
-                {
-                    self.rest = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                    found += usize::from(kind == Self::HEADERS);
-                    self.head.clear();
-                }
-            }
-        }
-        found
+    if connection.late.load(Ordering::SeqCst) {
+        sleep(LINGER);
     }
+    // Ended already, if it fails.
+    let _ = connection.server.shutdown(Shutdown::Both);
+    let _ = connection.client.shutdown(Shutdown::Both);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A server that says back what it hears.
+    /// Says back what it hears.
     fn echo() -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        std::thread::spawn(move || {
+        spawn(move || {
             for client in listener.incoming() {
-                let client = client.unwrap();
-                std::thread::spawn(move || {
-                    let mut buffer = [0; 64];
-                    while let Ok(count @ 1..) = (&client).read(&mut buffer) {
-                        if (&client).write_all(&buffer[..count]).is_err() {
-                            return;
-                        }
-                    }
-                });
+                let mut from = client.unwrap();
+                let mut to = from.try_clone().unwrap();
+                spawn(move || std::io::copy(&mut from, &mut to));
             }
         });
         port
     }
 
-    fn connect(proxy: &Proxy) -> TcpStream {
-        let client = TcpStream::connect(proxy.address).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(5)))
+    fn client(proxy: &Proxy) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
-        client
+        stream
     }
 
-    /// What comes back for `word`: `None` when nothing does within the time.
-    fn said_back(client: &TcpStream, word: &[u8], within: Duration) -> Option<Vec<u8>> {
-        let mut client = client;
-        client.set_read_timeout(Some(within)).unwrap();
-        client.write_all(word).unwrap();
-        let mut answer = vec![0; word.len()];
-        client.read_exact(&mut answer).ok().map(|()| answer)
+    fn hears(stream: &mut TcpStream, text: &str) {
+        let mut heard = vec![0; text.len()];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, text.as_bytes());
     }
 
-    const LONG: Duration = Duration::from_secs(5);
-    const SHORT: Duration = Duration::from_millis(100);
+    fn hears_nothing(stream: &mut TcpStream) {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let error = stream.read(&mut [0; 8]).unwrap_err();
+        let waits = matches!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+        );
+        assert!(waits, "{error}");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+    }
 
     #[test]
-    fn what_is_cut_is_lost_and_healing_closes_what_lost_it() {
-        let proxy = Proxy::start(echo());
-        for cut in [Proxy::cut_requests, Proxy::cut_replies] {
-            let (holed, whole) = (connect(&proxy), connect(&proxy));
-            assert_eq!(said_back(&holed, b"one", LONG), Some(b"one".into()));
-            assert_eq!(said_back(&whole, b"one", LONG), Some(b"one".into()));
-            cut(&proxy);
-            assert_eq!(said_back(&holed, b"two", SHORT), None);
-            proxy.heal();
-            assert_eq!((&holed).read(&mut [0; 8]).unwrap(), 0, "closed");
-            assert_eq!(said_back(&whole, b"two", LONG), Some(b"two".into()));
+    fn what_is_held_arrives_later_and_in_order() {
+        for held in [Wire::HELD, Wire::ANSWERS_HELD, Wire::REQUESTS_HELD] {
+            let proxy = Proxy::start(echo(), 1);
+            let mut stream = client(&proxy);
+            stream.write_all(b"one").unwrap();
+            hears(&mut stream, "one");
+            proxy.set(held);
+            stream.write_all(b"two").unwrap();
+            stream.write_all(b"three").unwrap();
+            hears_nothing(&mut stream);
+            // Who connects meanwhile is not refused.
+            let mut other = client(&proxy);
+            other.write_all(b"x").unwrap();
+            hears_nothing(&mut other);
+            proxy.set(Wire::default());
+            hears(&mut stream, "twothree");
+            hears(&mut other, "x");
         }
     }
 
     #[test]
-    fn what_is_delayed_comes_late() {
-        let proxy = Proxy::start(echo());
-        let client = connect(&proxy);
-        proxy.delay(SHORT * 2);
-        let start = Instant::now();
-        assert_eq!(said_back(&client, b"one", LONG), Some(b"one".into()));
-        assert!(start.elapsed() >= SHORT * 2);
+    fn what_is_lost_is_never_heard_and_ends_the_connection() {
+        let proxy = Proxy::start(echo(), 1);
+        let mut stream = client(&proxy);
+        let mut other = client(&proxy);
+        other.write_all(b"x").unwrap();
+        hears(&mut other, "x");
+        proxy.set(Wire::ANSWERS_LOST);
+        stream.write_all(b"lost").unwrap();
+        hears_nothing(&mut stream);
+        proxy.set(Wire::default());
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        // Another connection lost nothing, and lives.
+        other.write_all(b"y").unwrap();
+        hears(&mut other, "y");
+    }
+
+    #[test]
+    fn connections_can_be_killed_and_made_again() {
+        let proxy = Proxy::start(echo(), 1);
+        let mut stream = client(&proxy);
+        stream.write_all(b"one").unwrap();
+        hears(&mut stream, "one");
         proxy.kill_connections();
-        assert!(matches!((&client).read(&mut [0; 8]), Ok(0) | Err(_)));
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        let mut again = client(&proxy);
+        again.write_all(b"two").unwrap();
+        hears(&mut again, "two");
+        // A port that nobody listens at.
+        let nobody = Proxy::start(1, 1);
+        assert!(matches!(client(&nobody).read(&mut [0; 8]), Ok(0) | Err(_)));
     }
 
     #[test]
-    fn calls_are_counted_however_their_bytes_are_cut() {
-        let frame = |kind: u8, payload: usize| {
-            let length = u8::try_from(payload).unwrap();
-            let mut frame = vec![0, 0, length, kind, 0, 0, 0, 0, 1];
-            frame.resize(frame.len() + payload, Frames::HEADERS);
-            frame
-        };
-        let mut bytes = vec![1; Frames::PREFACE];
-        for kind in [4, Frames::HEADERS, 0, 8, Frames::HEADERS, 3] {
-            bytes.extend(frame(kind, usize::from(kind) * 20));
+    fn a_slow_wire_keeps_the_order() {
+        let proxy = Proxy::start(echo(), 7);
+        let slow = Way::Slow(Duration::from_millis(30));
+        proxy.set(Wire {
+            requests: slow,
+            answers: slow,
+        });
+        let mut stream = client(&proxy);
+        for word in ["a", "b", "c", "d"] {
+            stream.write_all(word.as_bytes()).unwrap();
         }
-        for size in 1..bytes.len() {
-            let mut frames = Frames::default();
-            let found: usize = bytes.chunks(size).map(|some| frames.headers(some)).sum();
-            assert_eq!(found, 2, "in pieces of {size}");
-        }
+        hears(&mut stream, "abcd");
+    }
+
+    #[test]
+    fn what_is_late_arrives_though_its_sender_has_gone() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap().port(), 1);
+        let mut stream = client(&proxy);
+        let (mut server, _) = listener.accept().unwrap();
+        let late = Duration::from_millis(300);
+        proxy.set(Wire::requests_late(late));
+        let start = Instant::now();
+        stream.write_all(b"one").unwrap();
+        server
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        assert!(server.read(&mut [0; 8]).is_err(), "nothing yet");
+        proxy.kill_connections();
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        server
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        hears(&mut server, "one");
+        assert!(start.elapsed() >= late);
+        server.write_all(b"to nobody").unwrap();
+        assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "ended in the end");
+        assert!(start.elapsed() >= late + LINGER);
     }
 }

@@ -11,9 +11,10 @@ use punctual::job::record::{ClockRecord, LeaderRecord, RunRecord, decode};
 use punctual::job::run::Owner;
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
-use punctual_tests::check::check;
+use punctual_tests::check::{History, check, check_history};
 use punctual_tests::sim::ablation::Ablation;
 use punctual_tests::sim::campaign::{Options, only};
+use punctual_tests::sim::coverage;
 use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
 use punctual_tests::sim::schedule::{Fault, Op, Plan};
@@ -58,6 +59,10 @@ fn split_brain_scenarios_hold() {
         "boots-a-year-ahead",
         "wrong-boots",
         "clock-creeps",
+        "clock-minutes-ahead",
+        "cut-worker",
+        "edits",
+        "long-windows",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -66,7 +71,9 @@ fn split_brain_scenarios_hold() {
 /// Each of these was a bug; see docs/simulation.md.
 #[test]
 fn seeds_that_failed_once_hold() {
-    for seed in [3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658] {
+    for seed in [
+        3, 27, 61, 118, 231, 316, 339, 759, 1_000, 1_013, 30_658, 41_201, 41_349,
+    ] {
         holds(&plan("classic", seed));
     }
     holds(&plan("paused-leader", 9));
@@ -99,7 +106,7 @@ fn without_the_term_a_deposed_leader_writes() {
 
 #[test]
 fn without_the_cursor_instants_are_decided_twice() {
-    caught("default", Ablation::Cursor, 10, &["no duplicate"]);
+    caught("classic", Ablation::Cursor, 10, &["no duplicate"]);
 }
 
 #[test]
@@ -166,6 +173,74 @@ fn without_a_comparison_of_clocks_wrong_ones_are_believed() {
 fn unknown_taken_for_conflict_gives_back_what_ran() {
     let invariant = "not_started means that nothing ran";
     caught("late-writes", Ablation::UnknownIsConflict, 10, &[invariant]);
+}
+
+#[test]
+fn trust_that_never_ends_lets_two_workers_run_at_once() {
+    let invariant = "two executions of one run never overlap";
+    caught("cut-worker", Ablation::Trust, 3, &[invariant]);
+}
+
+#[test]
+fn without_the_grace_the_lost_are_still_at_it() {
+    let invariant = "two executions of one run never overlap";
+    caught("cut-worker", Ablation::LostGrace, 10, &[invariant]);
+}
+
+#[test]
+fn strays_that_nobody_gives_back_are_stuck() {
+    let invariant = "nothing is stuck under a healthy owner";
+    caught("classic", Ablation::GiveBack, 20, &[invariant]);
+}
+
+#[test]
+fn a_view_with_a_hole_fires_what_is_held() {
+    let invariants = ["nothing is created after a pause or delete", "no phantom"];
+    caught("edits", Ablation::CompleteView, 10, &invariants);
+}
+
+#[test]
+fn without_the_guard_of_the_clock_it_fires_early() {
+    caught(
+        "clock-minutes-ahead",
+        Ablation::FireClock,
+        3,
+        &["never early"],
+    );
+}
+
+#[test]
+fn without_the_cursor_in_changes_they_take_effect_in_the_past() {
+    let invariant = "a change takes effect when it is made";
+    caught("edits", Ablation::ChangeCursor, 20, &[invariant]);
+}
+
+#[test]
+fn without_the_tombstone_a_late_copy_brings_a_job_back() {
+    let invariant = "a change applies at most once";
+    caught("edits", Ablation::Tombstone, 60, &[invariant]);
+}
+
+#[test]
+fn without_the_window_the_next_leader_decides_by_its_own_now() {
+    // Half of an outage is another gap than the whole of it.
+    let invariants = ["an open window is finished as it was opened"];
+    caught("open-windows", Ablation::Window, 3, &invariants);
+    let invariants = ["no miss", "policies decide by the window"];
+    caught("open-windows", Ablation::Window, 3, &invariants);
+}
+
+/// It is that the window is kept that makes the next one finish it: leaders do fall inside one.
+#[test]
+fn a_window_is_finished_by_whoever_leads() {
+    for seed in 0..3 {
+        let observed = simulate(&plan("open-windows", seed));
+        let history = History::new(&observed);
+        assert_eq!(check_history(&history), []);
+        let dangers = coverage::count(&observed, &history);
+        let lost = dangers["leader lost in the middle of a window"];
+        assert!(lost > 0, "seed {seed}: {dangers:?}");
+    }
 }
 
 /// The negative control: under the same faults, the articles' design misses and repeats.

@@ -14,7 +14,7 @@ use punctual::backend::{
 };
 use punctual_etcd::{EtcdBackend, EtcdConfig};
 use punctual_tests::etcd::Etcd;
-use punctual_tests::proxy::Proxy;
+use punctual_tests::proxy::{Proxy, Wire};
 use tokio::time::sleep;
 
 /// So long a call may take.
@@ -66,7 +66,7 @@ async fn connect(endpoints: Vec<String>, request_timeout: Duration) -> EtcdBacke
 
 impl World {
     async fn new(etcd: &Etcd) -> Self {
-        let ways = [(); 2].map(|()| Proxy::start(etcd.port()));
+        let ways = [(); 2].map(|()| Proxy::start(etcd.port(), 1));
         let store = connect(ways.iter().map(Proxy::endpoint).collect(), CALL).await;
         assert_eq!(ways[1].calls(), 0, "the second way is not used yet");
         Self { ways, store }
@@ -80,9 +80,9 @@ impl World {
     fn trouble(&self, trouble: Trouble) {
         for way in &self.ways {
             match trouble {
-                LostReply | Break => way.cut_replies(),
-                LostRequest => way.cut_requests(),
-                Late => way.delay(CALL * 3 / 2),
+                LostReply | Break => way.set(Wire::ANSWERS_LOST),
+                LostRequest => way.set(Wire::REQUESTS_LOST),
+                Late => way.set(Wire::requests_late(CALL * 3 / 2)),
                 BrokenBefore => way.kill_connections(),
             }
         }
@@ -168,7 +168,7 @@ fn once(primitive: Primitive) -> (u64, isize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p01_no_primitive_is_sent_twice_whatever_the_network_does() {
+async fn no_primitive_is_sent_twice_whatever_the_network_does() {
     let all = [
         Commit,
         CommitBatch,
@@ -194,7 +194,7 @@ async fn a_call_that_is_repeated_is_counted() {
     let etcd = Etcd::start();
     let world = World::new(&etcd).await;
     let calls = world.calls();
-    world.ways[0].cut_replies();
+    world.ways[0].set(Wire::ANSWERS_LOST);
     let lost = world.ask(Commit, LeaseId(1)).await;
     assert!(matches!(lost, Err(BackendError::Unknown(_))), "{lost:?}");
     assert_eq!(world.calls() - calls, 1);

@@ -2,7 +2,8 @@
 //! `cargo xtask fix` formats and applies what clippy can mend, `cargo xtask kill9` kills a node ten
 //! times in two minutes and counts what it did, `cargo xtask etcd-install` gets the etcd that the
 //! tests need (`test` does so by itself where it can), `cargo xtask etcd --members 3` runs a cluster
-//! until Ctrl-C.
+//! until Ctrl-C, `cargo xtask soak --minutes 10` runs three nodes on three members of etcd under
+//! random faults, and judges what they did.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,6 +12,7 @@
 
 mod etcd;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -99,6 +101,21 @@ const KILL9: &[Step] = &[(
     ],
 )];
 
+const SOAK: &[Step] = &[(
+    "build",
+    &[
+        "build",
+        "--release",
+        "--locked",
+        "--bins",
+        "--package",
+        "punctual-server",
+        "--package",
+        "punctual-tests",
+    ],
+    &[],
+)];
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -115,12 +132,40 @@ fn main() -> ExitCode {
             }
             _ => fail("--members takes a number from 1 to 9"),
         },
+        ["soak", ref options @ ..] => soak(options),
         ["fix"] => run(FIX),
         ["kill9"] => run(KILL9),
         _ => {
-            eprintln!("usage: cargo xtask test | fix | kill9 | etcd-install | etcd [--members N]");
+            eprintln!(
+                "usage: cargo xtask test | fix | kill9 | etcd-install | etcd [--members N] | soak [--minutes N] [--seed N]"
+            );
             ExitCode::from(2)
         }
+    }
+}
+
+/// Builds the program and what breaks it, and lets the latter at the former.
+fn soak(options: &[&str]) -> ExitCode {
+    if let Err(why) = etcd::ensure() {
+        return fail(&why);
+    }
+    let built = run(SOAK);
+    if built != ExitCode::SUCCESS {
+        return built;
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"),
+        PathBuf::from,
+    );
+    let status = Command::new(target.join("release/soak"))
+        .arg("--punctual")
+        .arg(target.join("release/punctual"))
+        .args(options)
+        .status();
+    match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(status) => fail(&format!("soak: {status}")),
+        Err(error) => fail(&format!("cannot run soak: {error}")),
     }
 }
 

@@ -109,6 +109,9 @@ struct Inner {
     last_ms: i64,
     /// Wall and monotonic time read together when the wall clock was last believed; `None` before.
     anchor: Option<(i64, u64)>,
+    /// The same before, as long as nothing speaks against it: a clock that steps between the start of
+    /// its node and the first word of a peer has stepped all the same.
+    boot: Option<(i64, u64)>,
     /// The same for a step that is not believed yet.
     candidate: Option<(i64, u64)>,
     /// What is known of the other live nodes' clocks.
@@ -135,12 +138,14 @@ impl FireClock {
     }
 
     fn with(env: SharedEnv, max_skew_ms: u64, last_ms: i64, anchor: Option<(i64, u64)>) -> Self {
+        let boot = Some((env.wall_ms(), env.monotonic_ms()));
         Self {
             env,
             max_skew_ms: i64::try_from(max_skew_ms).unwrap_or(i64::MAX),
             inner: Mutex::new(Inner {
                 last_ms,
                 anchor,
+                boot,
                 candidate: None,
                 peers: Vec::new(),
                 asked: anchor.is_some(),
@@ -182,7 +187,10 @@ impl FireClock {
         let estimate_ms = match (reason, inner.anchor) {
             (Hold::Step { .. }, Some(anchor)) => now_ms.max(line(anchor, mono)),
             (_, Some(anchor)) => peers().unwrap_or_else(|| now_ms.max(line(anchor, mono))),
-            (_, None) => peers().unwrap_or(wall),
+            (_, None) => {
+                let booted = || inner.boot.map_or(wall, |boot| line(boot, mono));
+                peers().unwrap_or_else(booted)
+            }
         };
         (estimate_ms, state)
     }
@@ -228,15 +236,31 @@ impl Inner {
         let against = self.outvoted.map(|_| Hold::Outvoted {
             ahead_ms: tally.ahead_ms,
         });
-        let Some(anchor) = self.anchor else {
+        if self.anchor.is_none() {
+            if against.is_some() {
+                self.boot = None;
+                return against;
+            }
+            let stepped = self.boot.filter(|boot| {
+                let step_ms = wall.saturating_sub(line(*boot, mono));
+                step_ms.saturating_abs() > max_skew_ms
+            });
+            if stepped.is_none() {
+                let old = |boot: &(i64, u64)| mono.saturating_sub(boot.1) >= REANCHOR_MS;
+                if self.boot.as_ref().is_some_and(old) {
+                    self.boot = Some((wall, mono));
+                }
+            }
             if !self.asked {
-                return Some(against.unwrap_or(Hold::Unconfirmed));
+                return Some(Hold::Unconfirmed);
             }
-            if against.is_none() {
-                self.believe(wall, mono);
+            match stepped {
+                // Nobody says that the new time is right: as on a running node.
+                Some(boot) if !tally.is_for() => self.believe(line(boot, mono), mono),
+                _ => self.believe(wall, mono),
             }
-            return against;
-        };
+        }
+        let anchor = self.anchor.unwrap_or((wall, mono));
         let step_ms = wall.saturating_sub(line(anchor, mono));
         if step_ms.saturating_abs() <= max_skew_ms {
             self.candidate = None;

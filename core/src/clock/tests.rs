@@ -262,3 +262,41 @@ fn records_are_dated_by_the_time_last_believed_and_what_passed_since() {
     env.step(-2 * YEAR_MS);
     assert_eq!(clock.record_ms(), 1_305_000);
 }
+
+/// Seed 41201 of the simulation: the store was away when the node started, and the clock stepped
+/// before the node could register.
+#[test]
+fn a_step_before_the_clock_is_confirmed_is_a_step_unless_the_peers_agree() {
+    for agreed in [false, true] {
+        let (env, clock) = booting(0);
+        env.pass(40_000);
+        env.step(8 * 3_600_000);
+        if agreed {
+            clock.hear(vec![peer(&env, 1_040_000 + 8 * 3_600_000, 0)]);
+        }
+        clock.peers_had_their_chance();
+        if agreed {
+            assert_eq!(clock.now_ms(), 1_040_000 + 8 * 3_600_000);
+            continue;
+        }
+        assert_eq!(clock.now_ms(), 1_040_000);
+        assert_eq!(clock.record_ms(), 1_040_000);
+        env.step(-8 * 3_600_000);
+        env.pass(1_000);
+        assert_eq!(clock.now_ms(), 1_041_000);
+        assert_eq!(clock.state(), ClockState::Following);
+    }
+}
+
+/// Seed 41349: the monotonic clock runs a little fast, and is no better a clock for that.
+#[test]
+fn while_it_waits_to_be_confirmed_the_wall_clock_counts_and_not_the_monotonic_one() {
+    let (env, clock) = booting(0);
+    for _ in 0..20 {
+        env.pass(5_000);
+        env.step(-20);
+        assert_eq!(clock.now_ms(), 0);
+    }
+    clock.peers_had_their_chance();
+    assert_eq!(clock.now_ms(), 1_000_000 + 20 * 4_980);
+}

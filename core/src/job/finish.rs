@@ -86,8 +86,20 @@ pub fn claim(
     Ok((rewrite(keys, attempt, &record), record))
 }
 
-/// The owner is about to start the user's code; not if somebody wants the run ended. At
-/// `deadline_ms` the leader ends the attempt for a worker that is wedged.
+/// What a record says of an attempt that is about to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Its place in the batch.
+    pub place: u8,
+    /// When, in Unix milliseconds.
+    pub now_ms: i64,
+    /// When the leader ends the attempt for a worker that is wedged.
+    pub deadline_ms: i64,
+    /// How long the worker may need to stop it once its session is gone.
+    pub grace_ms: u64,
+}
+
+/// The owner is about to start the user's code; not if somebody wants the run ended.
 ///
 /// # Errors
 /// [`IllegalTransition`] when the attempt is not LOCKED by `owner`.
@@ -95,16 +107,15 @@ pub fn start(
     keys: &Keys,
     attempt: &Attempt,
     owner: &Owner,
-    place: u8,
-    now_ms: i64,
-    deadline_ms: i64,
+    start: Start,
 ) -> Result<(Txn, RunRecord), IllegalTransition> {
     transition(&attempt.phase(), &RunEvent::Start(owner.clone()))?;
     let record = RunRecord {
         state: RunState::Running,
-        started_ms: Some(now_ms),
-        deadline_ms,
-        place: Some(place),
+        started_ms: Some(start.now_ms),
+        deadline_ms: start.deadline_ms,
+        grace_ms: start.grace_ms,
+        place: Some(start.place),
         ..attempt.record.clone()
     };
     let txn =
@@ -260,6 +271,7 @@ fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
         started_ms: None,
         ended_ms: None,
         place: None,
+        grace_ms: 0,
         token: None,
         exit_code: None,
         error: None,

@@ -372,6 +372,10 @@ pub struct RunRecord {
     /// Place in the batch that made it RUNNING: the last 7 bits of its fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u8>,
+    /// How long its worker may need to stop it once its session is gone: nobody takes the RUNNING
+    /// attempt sooner, however the leader is configured.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub grace_ms: u64,
     /// The fencing token, once the attempt has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -426,6 +430,14 @@ fn is_zero(value: &i8) -> bool {
     reason = "serde passes a reference"
 )]
 fn is_zero_u32(value: &u32) -> bool {
+    *value == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero_u64(value: &u64) -> bool {
     *value == 0
 }
 

@@ -276,6 +276,7 @@ pub fn pending(
         started_ms: None,
         ended_ms: None,
         place: None,
+        grace_ms: 0,
         token: None,
         exit_code: None,
         error: None,

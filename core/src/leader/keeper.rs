@@ -244,13 +244,18 @@ impl Keeper {
         for owner in gone {
             let since = *self.absent_since.entry(owner.clone()).or_insert(now);
             if now.saturating_sub(since) >= self.context.lost_grace_ms {
-                lost.push(owner);
+                lost.push((owner, now.saturating_sub(since)));
             }
         }
-        for owner in lost {
+        for (owner, gone_ms) in lost {
             let absent = self.context.keys.node(&owner.node, &owner.incarnation);
             let theirs = self.by_owner.get(&owner).cloned().unwrap_or_default();
             for key in theirs {
+                // Its worker may be configured to take longer than this leader would wait.
+                let grace_ms = self.runs.get(&key).map(|attempt| attempt.record.grace_ms);
+                if grace_ms.is_some_and(|grace_ms| gone_ms < grace_ms) {
+                    continue;
+                }
                 let requirement = Requirement::Absent(absent.clone());
                 self.step(
                     &key,

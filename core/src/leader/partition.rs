@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
+
 use crate::backend::{BackendError, BackendResult, Changes, Entry, Event, Revision, Span};
 use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode};
 use crate::job::{Definition, Job};
@@ -142,27 +144,38 @@ impl Partition {
         let Some(next) = next.filter(|next| next.seq == self.changes.seq + 1) else {
             return Ok(());
         };
+        let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, version) in &next.touched {
             let key = keys.job(self.number, id);
-            let put = changes.events.iter().find_map(|event| match event {
+            let entry = changes.events.iter().find_map(|event| match event {
                 Event::Put(entry) if entry.key == key => Some(entry),
                 _ => None,
             });
             match (
                 version,
-                put.and_then(|entry| Some((entry, decode_job(keys, entry)?))),
+                entry.and_then(|entry| Some((entry, decode_job(keys, entry)?))),
             ) {
                 (Some(version), Some((entry, (id, record)))) if record.version == *version => {
-                    let definitions = self.definitions(store, keys, &id, &record).await?;
-                    self.insert(job(id, entry, record, definitions));
+                    put.push((entry, id, record));
                 }
-                (None, None) => {
-                    let id: Arc<str> = id.as_str().into();
-                    self.due.set(&id, None);
-                    self.jobs.remove(&id);
-                }
+                (None, None) => gone.push(id.as_str()),
                 _ => return Ok(()),
             }
+        }
+        // All at once: nothing fires meanwhile, and one way to the store for each of a hundred jobs
+        // would make whatever is due late.
+        let known = &*self;
+        let reads = put
+            .iter()
+            .map(|(_, id, record)| known.definitions(store, keys, id, record));
+        let definitions = try_join_all(reads).await?;
+        for ((entry, id, record), definitions) in put.into_iter().zip(definitions) {
+            self.insert(job(id, entry, record, definitions));
+        }
+        for id in gone {
+            let id: Arc<str> = id.into();
+            self.due.set(&id, None);
+            self.jobs.remove(&id);
         }
         self.changes = next;
         self.changes_revision = changes.revision;

@@ -66,6 +66,8 @@ pub struct WorkerContext {
     pub queues: Vec<String>,
     /// How long a run that was told to stop may take, in milliseconds.
     pub kill_grace_ms: u64,
+    /// How long this worker may need to stop what it runs once its session is gone, in milliseconds.
+    pub lost_grace_ms: u64,
     /// How long running work may take after a shutdown, in milliseconds.
     pub drain_timeout_ms: u64,
     /// How often views are listed anew, in milliseconds.
@@ -390,9 +392,12 @@ impl Worker {
                 &self.context.keys,
                 &attempt,
                 &self.context.owner,
-                u8::try_from(txns.len()).unwrap_or(u8::MAX),
-                now_ms,
-                now_ms.saturating_add(i64::try_from(end_ms).unwrap_or(i64::MAX)),
+                finish::Start {
+                    place: u8::try_from(txns.len()).unwrap_or(u8::MAX),
+                    now_ms,
+                    deadline_ms: now_ms.saturating_add(i64::try_from(end_ms).unwrap_or(i64::MAX)),
+                    grace_ms: self.context.lost_grace_ms,
+                },
             );
             let Ok((txn, record)) = start else { continue };
             txns.push(txn);

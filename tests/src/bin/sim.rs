@@ -9,6 +9,7 @@
 use std::process::ExitCode;
 
 use punctual_tests::sim::campaign::{Campaign, Options};
+use punctual_tests::sim::coverage;
 use punctual_tests::sim::naive::NaiveCampaign;
 
 fn main() -> ExitCode {
@@ -24,7 +25,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let campaign = Campaign::run(&options, |line| eprintln!("{line}"));
+    eprintln!("{}", coverage::table(&campaign.coverage));
     println!("{}", campaign.json());
+    if !campaign.uncovered.is_empty() {
+        eprintln!(
+            "these did not happen in {} seeds, so their silence says nothing: {}",
+            campaign.seeds,
+            campaign.uncovered.join(", ")
+        );
+    }
     if campaign.failed() {
         ExitCode::from(1)
     } else {

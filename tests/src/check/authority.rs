@@ -30,7 +30,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                     partition,
                     before: Some(_),
                     ..
-                } => {
+                } if !history.observed.by_watch => {
                     let writer = history.owner(revised.writer);
                     if writer.is_none() || writer != state.leader.as_ref() {
                         violations.push(Violation::new(
@@ -41,6 +41,19 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                             ),
                         ));
                     }
+                }
+                Change::Cursor {
+                    partition,
+                    before: Some(_),
+                    ..
+                } if state.leader.is_none() => {
+                    violations.push(Violation::new(
+                        "leaders write under their own term",
+                        format!(
+                            "cursor {partition} at revision {}, and nobody leads",
+                            revised.revision
+                        ),
+                    ));
                 }
                 Change::Run(step) => {
                     step_of_run(history, &state, revised, step, &mut violations);
@@ -78,7 +91,7 @@ fn step_of_run(
             let owner = before.and_then(|r| r.owner.clone());
             let by_owner = owner.as_ref() == history.owner(revised.writer);
             let lost = match after {
-                Some(_) => !by_owner,
+                Some(_) => !by_owner && !history.observed.by_watch,
                 None => revised.changes.iter().any(|change| {
                     matches!(change, Change::Done(done) if done.key == step.key
                         && done.after.as_ref().is_some_and(|a|

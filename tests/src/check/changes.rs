@@ -2,17 +2,20 @@
 //! must not bring back a job that was deleted since, nor an older definition.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use punctual::job::record::JobRecord;
 use punctual::job::spec::JobSpec;
 
-use super::history::{Change, History, Stood, Violation};
+use super::history::{Change, Held, History, Violation};
 use crate::sim::schedule::Op;
 
 /// Checks it.
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
+    if history.observed.by_watch {
+        // Whoever drives a real cluster counts its own requests.
+        return Vec::new();
+    }
     let mut asked: BTreeMap<(String, &'static str, String), usize> = BTreeMap::new();
     let mut ask =
         |id: &str, what, text| *asked.entry((id.to_owned(), what, text)).or_default() += 1;
@@ -39,12 +42,12 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             let Change::Job { id, before, after } = change else {
                 continue;
             };
-            let paused = |stood: &Option<Arc<Stood<JobRecord>>>| {
+            let paused = |stood: &Held<JobRecord>| {
                 stood
                     .as_ref()
                     .is_some_and(|stood| stood.record.paused.is_some())
             };
-            let generation = |stood: &Option<Arc<Stood<JobRecord>>>| {
+            let generation = |stood: &Held<JobRecord>| {
                 stood
                     .as_ref()
                     .map(|stood| (stood.created, stood.record.generation))

@@ -35,7 +35,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         if !known.is_some_and(|known| {
             known
                 .iter()
-                .any(|(token, at)| *token == effect.token && *at <= effect.start_ms)
+                // The token holds the revision of RUNNING: who knows it came later.
+                .any(|(token, at)| {
+                    *token == effect.token && (history.observed.by_watch || *at <= effect.start_ms)
+                })
         }) {
             violations.push(Violation::new(
                 "RUNNING is durable before the code starts",

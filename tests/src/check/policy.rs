@@ -234,7 +234,7 @@ fn policy(window: Window, stretches: &[Stretch<'_>]) -> BTreeMap<i64, Fate> {
     let newest = active()
         .filter(|(_, s)| missed(s) && s.instants.iter().any(|i| fires(&i)))
         .map(|(index, _)| index)
-        .last();
+        .next_back();
     let mut fates = BTreeMap::new();
     for (index, stretch) in stretches.iter().enumerate() {
         let spec = stretch.spec;

@@ -162,7 +162,7 @@ impl Ablation {
                     !matches!(op, Op::Write(write) if self == Self::Clocks && clock(write))
                 })
                 .map(|op| match op {
-                    Op::Write(write) => Op::Write(write.clone()),
+                    Op::Write(write) => Op::Write(self.write(write)),
                     Op::Choose {
                         require,
                         then,
@@ -175,6 +175,22 @@ impl Ablation {
                 })
                 .collect(),
         }
+    }
+}
+
+impl Ablation {
+    /// What is written.
+    fn write(self, write: &Write) -> Write {
+        let mut write = write.clone();
+        if self == Self::LostGrace
+            && let Write::Put { key, value, .. } = &mut write
+            && kind(key).0 == "run"
+            && let Ok(mut record) = decode::<RunRecord>(value)
+        {
+            record.grace_ms = 0;
+            *value = encode(&record);
+        }
+        write
     }
 }
 
@@ -254,17 +270,10 @@ impl Ablation {
 
     /// The configuration of a node.
     #[must_use]
-    pub fn config(self, index: usize, config: NodeConfig) -> NodeConfig {
+    pub fn config(self, config: NodeConfig) -> NodeConfig {
         match self {
             Self::FireClock => NodeConfig {
                 max_skew_ms: i64::MAX.unsigned_abs(),
-                ..config
-            },
-            // Each is allowed by itself; that all nodes agree is what is taken away.
-            Self::LostGrace if index % 2 == 0 => NodeConfig {
-                session_ttl_ms: 2_000,
-                kill_grace_ms: 0,
-                lost_grace_ms: 2_000,
                 ..config
             },
             _ => config,

@@ -174,6 +174,7 @@ fn times(rng: &mut Rng) -> Times {
         kill_grace_ms,
         lost_grace_ms: session_ttl_ms + kill_grace_ms + rng.pick(&[0, 1_000, 5_000]),
         store_timeout_ms: rng.pick(&[500, 1_000, 2_000]),
+        mixed: rng.permille(200),
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ablation::Ablation;
 use super::schedule::Plan;
 use super::world::{Observed, simulate};
-use super::{chaos, crew, scenario};
+use super::{chaos, coverage, crew, scenario};
 use crate::check::{Violation, check, check_history, history};
 
 /// What to run.
@@ -160,6 +160,8 @@ pub struct Failure {
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Campaign {
+    /// The first seed.
+    pub start: u64,
     /// Seeds that were run.
     pub seeds: u64,
     /// Those that failed.
@@ -188,6 +190,10 @@ pub struct Campaign {
     pub polls: u64,
     /// Claims of runs that somebody else had claimed already.
     pub claim_conflicts: u64,
+    /// How often what is dangerous happened.
+    pub coverage: std::collections::BTreeMap<&'static str, u64>,
+    /// What must have happened in so many seeds and did not.
+    pub uncovered: Vec<&'static str>,
     /// Violations by invariant.
     pub invariants: std::collections::BTreeMap<&'static str, u64>,
 }
@@ -198,6 +204,7 @@ impl Campaign {
         let begun = Instant::now();
         let mut campaign = Self {
             threads: options.threads,
+            start: options.start,
             ..Self::default()
         };
         let replays = options.replay.min(options.seeds);
@@ -231,6 +238,10 @@ impl Campaign {
             .into_iter()
             .flat_map(|fingerprint| fingerprint.unwrap_or(0).to_be_bytes())
             .collect();
+        let whole = options.scenario == "default" && options.ablation.is_none();
+        if whole && options.keep.is_none() && options.seeds >= coverage::ENFORCED_FROM {
+            campaign.uncovered = coverage::missing(&campaign.coverage);
+        }
         campaign.fingerprint = punctual::keys::fnv1a(&bytes);
         campaign.wall_s = begun.elapsed().as_secs_f64();
         campaign
@@ -247,6 +258,9 @@ impl Campaign {
         self.claim_conflicts += seed.claim_conflicts;
         for (fault, count) in seed.faults {
             *self.faults.entry(fault).or_default() += count;
+        }
+        for (danger, count) in seed.coverage {
+            *self.coverage.entry(danger).or_default() += count;
         }
         if let Some(failure) = seed.failure {
             self.fail(failure, tell);
@@ -274,10 +288,23 @@ impl Campaign {
         self.fail(failure, tell);
     }
 
-    /// Whether a seed failed.
+    /// Whether a seed failed, or the seeds say too little.
     #[must_use]
     pub fn failed(&self) -> bool {
-        !self.failures.is_empty()
+        !self.failures.is_empty() || !self.uncovered.is_empty()
+    }
+
+    /// How many seeds it took to find each failure: those since the one before, itself included.
+    fn seeds_to_find(&self) -> Vec<u64> {
+        let mut before = None;
+        let mut all: Vec<u64> = Vec::new();
+        for failure in &self.failures {
+            let since = before.map_or(failure.seed + 1, |before| failure.seed - before);
+            all.push(since - if before.is_none() { self.start } else { 0 });
+            before = Some(failure.seed);
+        }
+        all.sort_unstable();
+        all
     }
 
     /// Simulations a second of real time, replays among them.
@@ -308,6 +335,10 @@ impl Campaign {
             "fingerprint": format!("{:016x}", self.fingerprint),
             "polls": self.polls,
             "claim_conflicts": self.claim_conflicts,
+            "coverage": self.coverage,
+            "uncovered": self.uncovered,
+            "median_seeds_to_find": median(&self.seeds_to_find()),
+            "failing_seeds": self.failures.iter().map(|failure| failure.seed).collect::<Vec<_>>(),
             "violations": self.invariants,
             "failures": self.failures.iter().map(|failure| json!({
                 "seed": failure.seed,
@@ -319,6 +350,10 @@ impl Campaign {
             })).collect::<Vec<_>>(),
         })
     }
+}
+
+fn median(sorted: &[u64]) -> Option<u64> {
+    sorted.get(sorted.len() / 2).copied()
 }
 
 /// What a thread has done.
@@ -340,6 +375,7 @@ struct Seed {
     deposals: u64,
     claim_conflicts: u64,
     faults: std::collections::BTreeMap<&'static str, u64>,
+    coverage: std::collections::BTreeMap<&'static str, u64>,
     failure: Option<Failure>,
     dump: Option<String>,
 }
@@ -370,7 +406,8 @@ impl Seed {
             executions: observed.effects.len() as u64,
             polls: observed.polls,
             claim_conflicts: observed.claim_conflicts,
-            faults: observed.counts.clone(),
+            faults: coverage::faults(observed),
+            coverage: coverage::count(observed, history),
             ..Self::default()
         };
         let changes = history

@@ -49,6 +49,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
             },
             offset_ms: if skewed { rng.between(-900, 900) } else { 0 },
             slots: u32::try_from(rng.range(4, 40)).unwrap_or(4),
+            has_handler: true,
             start_ms: if index == 0 { 0 } else { rng.range(0, 5_000) },
         })
         .collect();

@@ -57,6 +57,10 @@ pub enum Trouble {
     WatchSkips,
     /// The store takes no puts and no grants, but deletes and keep-alives.
     NoSpace,
+    /// Whoever campaigns hears that somebody else was faster.
+    NeverElected,
+    /// Whoever campaigns hears that the store is away.
+    ElectionFails,
 }
 
 /// Trouble for a time.

@@ -63,6 +63,7 @@ impl fmt::Write for Words {
 pub fn fingerprint(observed: &Observed) -> u64 {
     let Observed {
         plan,
+        by_watch,
         log,
         effects,
         asked,
@@ -71,15 +72,18 @@ pub fn fingerprint(observed: &Observed) -> u64 {
         fingerprint: _,
         polls,
         claim_conflicts,
+        fenced_writes,
     } = observed;
     let mut words = Words(plan.seed);
     for logged in log {
         revision(&mut words, logged);
     }
+    by_watch.hash(&mut words);
     effects.hash(&mut words);
     counts.hash(&mut words);
     polls.hash(&mut words);
     claim_conflicts.hash(&mut words);
+    fenced_writes.hash(&mut words);
     // Few, and of types that only know how to be shown. Writing into numbers cannot fail.
     let _ = fmt::write(&mut words, format_args!("{plan:?}{asked:?}{lives:?}"));
     words.finish()

@@ -68,6 +68,10 @@ pub const ALL: &[(&str, &str)] = &[
         "outages whose catching up takes many batches, under leaders that come and go",
     ),
     (
+        "open-windows",
+        "an outage is caught up on a slow store, and each leader falls before it is done",
+    ),
+    (
         "boots-a-year-ahead",
         "a node starts with a clock a year ahead, for good, and the others have their troubles",
     ),
@@ -136,8 +140,16 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 .map(|turn| (20_000 + turn * 11_000, Fault::Creep { node, ms }))
                 .collect();
         }
-        "cut-worker" => plan.ops = long_jobs(),
+        "cut-worker" => {
+            plan.ops = long_jobs();
+            // A leader that would wait less than a worker needs.
+            plan.times.mixed = true;
+        }
         "long-windows" => plan.ops = busy_partition(&mut rng, "* * * * * *"),
+        "open-windows" => {
+            plan.ops = busy_partition(&mut rng, "* * * * * *");
+            plan.faults = open_windows(&mut rng);
+        }
         "edits" => {
             plan.ops = busy_partition(&mut rng, "*/5 * * * * *");
             plan.ops.extend(edits(&mut rng));
@@ -162,6 +174,7 @@ fn node(rng: &mut Rng) -> NodePlan {
         drift_ppm: 0,
         offset_ms: rng.between(-300, 300),
         slots: 32,
+        has_handler: true,
         start_ms: rng.range(0, 2_000),
     }
 }
@@ -218,6 +231,27 @@ fn bad_network(node: usize) -> Fault {
         ..Rates::default()
     };
     link(node, 0, HEAL_MS, Trouble::Lossy(rates))
+}
+
+/// Two minutes without a store are many batches; then each of them takes long, and nobody leads for
+/// longer than a few.
+fn open_windows(rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let (from_ms, length_ms) = (rng.range(15_000, 25_000), rng.range(90_000, 120_000));
+    let back = from_ms + length_ms;
+    let slow_ms = rng.range(200, 450);
+    let mut all = Vec::new();
+    for node in 0..3 {
+        let cut = Trouble::Cut(Cut::Both);
+        all.push((from_ms, link(node, from_ms, length_ms, cut)));
+        let slow = Trouble::SlowWrites(slow_ms);
+        all.push((back, link(node, back, 30_000, slow)));
+    }
+    let mut at = back;
+    for _ in 0..12 {
+        at += rng.range(700, 2_500);
+        all.push((at, Fault::RevokeLeader));
+    }
+    all
 }
 
 /// What happens to the two others, and that the wrong one boots again when both are there.
@@ -298,7 +332,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
                 .map(|other| (at, link(other, at, length, Trouble::Cut(Cut::Both))))
                 .collect();
             // While they catch up, leaders fall one after another.
-            all.extend((1..4).map(|n| (back + n * rng.range(100, 1_500), Fault::RevokeLeader)));
+            all.extend((1..6).map(|n| (back + n * rng.range(100, 3_000), Fault::RevokeLeader)));
             all
         }
         "clock-minutes-ahead" => vec![

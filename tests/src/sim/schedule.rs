@@ -19,6 +19,8 @@ pub struct NodePlan {
     pub offset_ms: i64,
     /// How many runs at once.
     pub slots: u32,
+    /// Whether it can run the simulated jobs at all.
+    pub has_handler: bool,
     /// When it is started first.
     pub start_ms: u64,
 }
@@ -36,6 +38,33 @@ pub struct Times {
     pub lost_grace_ms: u64,
     /// Longest wait for an answer of the store.
     pub store_timeout_ms: u64,
+    /// Every other node has the shortest session and graces that are allowed, so that the nodes do
+    /// not agree.
+    pub mixed: bool,
+}
+
+impl Times {
+    /// The configuration of a node.
+    #[must_use]
+    pub fn config(&self, index: usize, config: NodeConfig) -> NodeConfig {
+        let config = NodeConfig {
+            leader_ttl_ms: self.leader_ttl_ms,
+            session_ttl_ms: self.session_ttl_ms,
+            kill_grace_ms: self.kill_grace_ms,
+            lost_grace_ms: self.lost_grace_ms,
+            store_timeout_ms: self.store_timeout_ms,
+            ..config
+        };
+        if self.mixed && index.is_multiple_of(2) {
+            return NodeConfig {
+                session_ttl_ms: 2_000,
+                kill_grace_ms: 0,
+                lost_grace_ms: 2_000,
+                ..config
+            };
+        }
+        config
+    }
 }
 
 impl Default for Times {
@@ -47,6 +76,7 @@ impl Default for Times {
             kill_grace_ms: config.kill_grace_ms,
             lost_grace_ms: config.lost_grace_ms,
             store_timeout_ms: config.store_timeout_ms,
+            mixed: false,
         }
     }
 }
@@ -198,7 +228,7 @@ impl Plan {
             .map(|(_, fault)| match fault {
                 // A larger one is not believed before a minute has passed, and undone before.
                 Fault::Step { ms, .. } => ms.abs().min(MAX_SKEW_MS),
-                Fault::BootWrong { ms, .. } => ms.abs().min(MAX_SKEW_MS + DELAY_MS),
+                Fault::BootWrong { ms, .. } => ms.abs().min(MAX_SKEW_MS + DELAY_MS + RATE_MS),
                 Fault::Creep { .. } => MAX_SKEW_MS + DELAY_MS + RATE_MS,
                 _ => 0,
             })

@@ -16,15 +16,18 @@ use punctual::backend::{
 use punctual::env::BoxFuture;
 use punctual::job::record::{RunRecord, decode};
 use punctual::job::run::RunState;
+use punctual::keys::Keys;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
 use super::ablation::Ablation;
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::{Link, Rates, Trouble};
+use super::late_writes::{self, LATE_MS, LateWrites};
 use super::rng::Rng;
 use super::tap::Tap;
 use super::wire_watch::{SeenHeads, WireWatch};
+use super::world::NAMESPACE;
 
 /// How often each fault happened.
 pub type Counts = Arc<Mutex<BTreeMap<&'static str, u64>>>;
@@ -47,10 +50,14 @@ pub struct Wire {
     pub counts: Counts,
     /// Claims that came too late.
     pub claim_conflicts: Arc<AtomicU64>,
+    /// Leaders' writes that were refused because they lead no more.
+    pub fenced_writes: Arc<AtomicU64>,
     /// What is taken away from each request.
     pub ablation: Option<Ablation>,
     /// How far the process has seen the logs of changes.
     pub seen: SeenHeads,
+    /// What is under way, on all wires.
+    pub late: LateWrites,
 }
 
 /// What becomes of one call.
@@ -125,11 +132,11 @@ impl Wire {
 
     async fn call<T: Send + 'static>(
         &self,
-        writes: bool,
+        writes: Option<Vec<Vec<u8>>>,
         apply: impl Fn(MemoryBackend) -> BoxFuture<'static, BackendResult<T>> + Send + Sync + 'static,
         revision: fn(&T) -> Option<Revision>,
     ) -> BackendResult<T> {
-        let fate = self.fate(self.executor.now_ms(), writes);
+        let fate = self.fate(self.executor.now_ms(), writes.is_some());
         if fate.refuse {
             self.executor
                 .sleep_until(self.executor.now_ms() + fate.reply_ms)
@@ -152,6 +159,12 @@ impl Wire {
                 }),
             );
         }
+        let late = fate.request_ms.is_some_and(|delay| delay >= LATE_MS);
+        let number = writes
+            .clone()
+            .filter(|_| late)
+            .map(|keys| self.late.leaves(keys));
+        let (writes, counts, pending) = (writes.is_some(), self.counts.clone(), self.late.clone());
         let courier = self.courier(revision);
         let link = self.link.clone();
         self.executor.spawn(
@@ -162,6 +175,11 @@ impl Wire {
                     courier.wait(delay).await;
                     result = courier.deliver(&*apply).await;
                 }
+                if matches!(result, Err(BackendError::Compacted { .. })) {
+                    *counts.lock().unwrap().entry("compacted").or_default() += 1;
+                }
+                let applied =
+                    matches!(&result, Ok(outcome) if (courier.revision)(outcome).is_some());
                 courier.wait(fate.reply_ms).await;
                 let result = match fate.reply {
                     Reply::Unknown if writes => {
@@ -173,6 +191,20 @@ impl Wire {
                 let lost = matches!(fate.reply, Reply::Lost)
                     || (fate.request_ms.is_none() && matches!(fate.reply, Reply::Heard))
                     || !link.hears(courier.executor.now_ms());
+                let heard = !lost && !late && matches!(fate.reply, Reply::Heard);
+                let fact = match fate.request_ms {
+                    Some(_) if applied && !heard => Some("write applied, not heard"),
+                    None if writes => Some("write lost, not heard"),
+                    _ => None,
+                };
+                let seen_absent = number.is_some_and(|number| pending.arrives(number)) && applied;
+                let facts = [
+                    fact,
+                    seen_absent.then_some("late write after an absent read"),
+                ];
+                for fact in facts.into_iter().flatten() {
+                    *counts.lock().unwrap().entry(fact).or_default() += 1;
+                }
                 if !lost {
                     let _ = answer_out.send(result);
                 }
@@ -238,6 +270,17 @@ fn puts(txn: &Txn) -> bool {
     })
 }
 
+fn campaigns(txn: &Txn) -> bool {
+    let leader = Keys::new(NAMESPACE).leader();
+    txn.ops
+        .iter()
+        .any(|op| matches!(op, Op::Write(Write::Put { key, .. }) if *key == leader))
+}
+
+fn of_the_leader(requirement: &Requirement) -> bool {
+    matches!(requirement, Requirement::Created(key, _) if *key == Keys::new(NAMESPACE).leader())
+}
+
 /// Whether it is a worker's claim of a run.
 fn claims(txn: &Txn) -> bool {
     txn.ops.iter().any(|op| {
@@ -254,18 +297,19 @@ impl CoordinationBackend for Wire {
         limit: PageLimit,
         at: Option<Revision>,
     ) -> BackendResult<Page> {
-        let span = span.clone();
+        let wanted = span.clone();
         let mut page = self
             .call(
-                false,
+                None,
                 move |store| {
-                    let span = span.clone();
-                    Box::pin(async move { store.range(&span, limit, at).await })
+                    let wanted = wanted.clone();
+                    Box::pin(async move { store.range(&wanted, limit, at).await })
                 },
                 |_| None,
             )
             .await?;
         self.seen.read(&page.entries);
+        self.late.read(span, &page);
         if let Some(ablation) = self.ablation {
             let entries = page.entries.into_iter();
             page.entries = entries.map(|entry| ablation.entry(entry)).collect();
@@ -280,13 +324,25 @@ impl CoordinationBackend for Wire {
         if self.ablation.is_some_and(|ablation| ablation.swallows(txn)) {
             return Ok(TxnOutcome::Conflict { seen: vec![] });
         }
+        if campaigns(txn) {
+            let now_ms = self.executor.now_ms();
+            if self.link.has(now_ms, Trouble::ElectionFails) {
+                self.count("campaign failed");
+                return Err(BackendError::Unavailable("no answer".into()));
+            }
+            if self.link.has(now_ms, Trouble::NeverElected) {
+                self.count("campaign refused");
+                return Ok(TxnOutcome::Conflict { seen: vec![] });
+            }
+        }
+        let keys = late_writes::puts(txn);
         let txn = Arc::new(match self.ablation {
             Some(ablation) => ablation.txn(txn),
             None => txn.clone(),
         });
         let answer = self
             .call(
-                true,
+                Some(keys),
                 move |store| {
                     let txn = txn.clone();
                     Box::pin(async move { store.commit(&txn).await })
@@ -310,6 +366,7 @@ impl CoordinationBackend for Wire {
         if txns.iter().any(puts) {
             self.has_space()?;
         }
+        let keys = txns.iter().flat_map(late_writes::puts).collect();
         let count = txns.len();
         let batch = Arc::new(match self.ablation {
             Some(ablation) => (
@@ -321,7 +378,7 @@ impl CoordinationBackend for Wire {
         let sent = batch.clone();
         let answer = self
             .call(
-                true,
+                Some(keys),
                 move |store| {
                     let batch = batch.clone();
                     Box::pin(async move { store.commit_batch(&batch.0, &batch.1).await })
@@ -343,6 +400,11 @@ impl CoordinationBackend for Wire {
             self.claim_conflicts
                 .fetch_add(conflicts as u64, Ordering::SeqCst);
         }
+        if let Ok(BatchOutcome::GuardFailed { .. }) = &answer
+            && sent.0.iter().any(of_the_leader)
+        {
+            self.fenced_writes.fetch_add(1, Ordering::SeqCst);
+        }
         match (answer, self.ablation) {
             (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
                 Ok(BatchOutcome::Judged {
@@ -357,7 +419,7 @@ impl CoordinationBackend for Wire {
     async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
         self.has_space()?;
         self.call(
-            true,
+            Some(vec![]),
             move |store| Box::pin(async move { store.grant(ttl_ms).await }),
             |_| None,
         )
@@ -367,7 +429,7 @@ impl CoordinationBackend for Wire {
     async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
         let lease = self
             .call(
-                true,
+                Some(vec![]),
                 move |store| Box::pin(async move { store.keep_alive(lease).await }),
                 |_| None,
             )
@@ -380,7 +442,7 @@ impl CoordinationBackend for Wire {
 
     async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
         self.call(
-            true,
+            Some(vec![]),
             move |store| Box::pin(async move { store.revoke(lease).await }),
             |()| None,
         )
@@ -391,7 +453,7 @@ impl CoordinationBackend for Wire {
         let wanted = span.clone();
         let inner = self
             .call(
-                false,
+                None,
                 move |store| {
                     let wanted = wanted.clone();
                     Box::pin(async move { store.watch(&wanted, from).await })
@@ -405,7 +467,8 @@ impl CoordinationBackend for Wire {
             self.link.clone(),
             rng,
             self.counts.clone(),
-            (self.ablation == Some(Ablation::CompleteView)).then(|| self.seen.clone()),
+            self.ablation,
+            &self.seen,
             inner,
         )))
     }

@@ -10,6 +10,7 @@ use punctual::env::race;
 use punctual::job::record::{ChangesRecord, decode, encode};
 use punctual::keys::Keys;
 
+use super::ablation::Ablation;
 use super::executor::Executor;
 use super::faults::{Cut, Link, Trouble};
 use super::rng::Rng;
@@ -18,7 +19,10 @@ use super::world::NAMESPACE;
 
 /// Sequence and revision of the head of each log of changes that a process was told of last.
 #[derive(Clone, Default)]
-pub struct SeenHeads(Arc<Mutex<BTreeMap<Vec<u8>, (u64, u64)>>>);
+pub struct SeenHeads(Arc<Mutex<Heads>>);
+
+/// By key.
+type Heads = BTreeMap<Vec<u8>, (u64, u64)>;
 
 impl SeenHeads {
     /// The process has read these.
@@ -68,6 +72,8 @@ pub struct WireWatch {
     repeat: Option<Changes>,
     /// Changes of jobs are left out without a trace.
     blind: Option<SeenHeads>,
+    /// What is taken away from each entry.
+    ablation: Option<Ablation>,
 }
 
 impl WireWatch {
@@ -78,9 +84,11 @@ impl WireWatch {
         link: Arc<Link>,
         rng: Rng,
         counts: Counts,
-        blind: Option<SeenHeads>,
+        ablation: Option<Ablation>,
+        heads: &SeenHeads,
         inner: Box<dyn Watch>,
     ) -> Self {
+        let blind = (ablation == Some(Ablation::CompleteView)).then(|| heads.clone());
         Self {
             looked_ms: executor.now_ms(),
             executor,
@@ -92,6 +100,7 @@ impl WireWatch {
             under_way: None,
             repeat: None,
             blind,
+            ablation,
         }
     }
 
@@ -136,6 +145,13 @@ impl WireWatch {
         if self.link.has(now, Trouble::WatchSkips) && self.rng.permille(300) {
             self.count("watch skipped a revision");
             return None;
+        }
+        if let Some(ablation) = self.ablation {
+            for event in &mut changes.events {
+                if let Event::Put(entry) = event {
+                    *entry = ablation.entry(entry.clone());
+                }
+            }
         }
         if let Some(seen) = self.blind.clone() {
             let entries = changes.events.iter_mut().filter_map(|event| match event {
@@ -205,6 +221,9 @@ impl Watch for WireWatch {
                 }
             };
             if let Either::Left(changes) = race(self.inner.next(), sleep).await {
+                if matches!(changes, Err(BackendError::Compacted { .. })) {
+                    self.count("compacted");
+                }
                 let delay = self.rng.range(1, 6);
                 self.under_way = Some((self.executor.now_ms() + delay, changes?));
             }

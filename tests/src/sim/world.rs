@@ -22,6 +22,7 @@ use super::clock::{NodeClock, SimEnv};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::Link;
 use super::fingerprint::fingerprint;
+use super::late_writes::LateWrites;
 use super::ledger::{Effect, Ledger, Work};
 use super::naive::{self, NaiveNode};
 use super::operator::{Asked, Desk};
@@ -58,6 +59,9 @@ pub struct Life {
 pub struct Observed {
     /// What was run.
     pub plan: Plan,
+    /// The log was heard by a watch on a real store: who wrote is not known, and times are those
+    /// at which it was heard.
+    pub by_watch: bool,
     /// The store's log.
     pub log: Vec<Logged>,
     /// What the code did.
@@ -74,6 +78,8 @@ pub struct Observed {
     pub polls: u64,
     /// Claims of runs that somebody else had claimed already.
     pub claim_conflicts: u64,
+    /// Leaders' writes that were refused because they lead no more.
+    pub fenced_writes: u64,
 }
 
 /// Lives until it is told to leave.
@@ -116,6 +122,8 @@ struct World<'a> {
     tap: Tap,
     counts: Counts,
     claim_conflicts: Arc<AtomicU64>,
+    fenced_writes: Arc<AtomicU64>,
+    late: LateWrites,
     ledger: Ledger,
     desk: Desk,
     slots: Vec<Slot>,
@@ -151,6 +159,8 @@ pub fn simulate(plan: &Plan) -> Observed {
         store,
         counts: Counts::default(),
         claim_conflicts: Arc::default(),
+        fenced_writes: Arc::default(),
+        late: LateWrites::default(),
         ledger: Ledger::default(),
         desk: Desk::default(),
         slots: Vec::new(),
@@ -266,8 +276,10 @@ impl World<'_> {
             rng: Mutex::new(branch.branch("wire", 0)),
             counts: self.counts.clone(),
             claim_conflicts: self.claim_conflicts.clone(),
+            fenced_writes: self.fenced_writes.clone(),
             ablation: self.plan.ablation,
             seen: SeenHeads::default(),
+            late: self.late.clone(),
         })
     }
 
@@ -362,23 +374,20 @@ impl World<'_> {
         stop: CancelToken,
     ) -> Born {
         let mut executors = Executors::default();
-        executors.handlers.insert(HANDLER.into(), work);
-        let times = &self.plan.times;
+        if self.plan.nodes[index].has_handler {
+            executors.handlers.insert(HANDLER.into(), work);
+        }
         let config = NodeConfig {
             node_id: format!("n{index}"),
             namespace: NAMESPACE.into(),
             slots: self.plan.nodes[index].slots,
             relist_ms: self.plan.relist_ms,
             overdue_takeover_ms: self.plan.overdue_takeover_ms,
-            leader_ttl_ms: times.leader_ttl_ms,
-            session_ttl_ms: times.session_ttl_ms,
-            kill_grace_ms: times.kill_grace_ms,
-            lost_grace_ms: times.lost_grace_ms,
-            store_timeout_ms: times.store_timeout_ms,
             ..NodeConfig::default()
         };
+        let config = self.plan.times.config(index, config);
         let config = match self.plan.ablation {
-            Some(ablation) => ablation.config(index, config),
+            Some(ablation) => ablation.config(config),
             None => config,
         };
         let node = Node::new(wire, env, executors, config)
@@ -430,6 +439,10 @@ impl World<'_> {
         if (offset.load(Ordering::SeqCst) - planned).abs() > 2_000 {
             self.set_clock(index, 0);
         }
+    }
+
+    fn offset_ms(&self, index: usize) -> i64 {
+        self.slots[index].clock.offset_ms.load(Ordering::SeqCst)
     }
 
     /// Sets a clock so far ahead of where it was at the start.
@@ -489,6 +502,7 @@ impl World<'_> {
     fn observed(self) -> Observed {
         let mut observed = Observed {
             plan: self.plan.clone(),
+            by_watch: false,
             log: self.tap.take(),
             effects: self.ledger.take(),
             asked: self.desk.take(),
@@ -497,6 +511,7 @@ impl World<'_> {
             fingerprint: 0,
             polls: self.executor.polls(),
             claim_conflicts: self.claim_conflicts.load(Ordering::SeqCst),
+            fenced_writes: self.fenced_writes.load(Ordering::SeqCst),
         };
         self.executor.clear();
         observed.fingerprint = fingerprint(&observed);

@@ -11,7 +11,7 @@ use punctual::backend::{
 };
 use punctual::model::{Answer, Operation};
 use punctual_etcd::{EtcdBackend, EtcdConfig};
-use punctual_tests::proxy::Proxy;
+use punctual_tests::proxy::{Proxy, Wire};
 use punctual_tests::sim::rng::Rng;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -126,7 +126,8 @@ impl Watcher {
 impl Client {
     /// Connects through a network of its own.
     pub(crate) async fn connect(port: u16, wrap: Wrap, name: String, rng: Rng) -> Self {
-        let proxy = Proxy::start(port);
+        let seed = rng.branch("proxy", 0).next_u64();
+        let proxy = Proxy::start(port, seed);
         let direct = connect(proxy.endpoint(), CALL).await;
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&rng.branch("steps", 0).next_u64().to_be_bytes());
@@ -254,9 +255,11 @@ impl Client {
         let soon = Duration::from_micros(self.rng.range(0, 4_000));
         match fault {
             None => {}
-            Some(Fault::LostReply) => self.proxy.cut_replies(),
-            Some(Fault::LostRequest) => self.proxy.cut_requests(),
-            Some(Fault::Late | Fault::LateAndAlone) => self.proxy.delay(CALL + late),
+            Some(Fault::LostReply) => self.proxy.set(Wire::ANSWERS_LOST),
+            Some(Fault::LostRequest) => self.proxy.set(Wire::REQUESTS_LOST),
+            Some(Fault::Late | Fault::LateAndAlone) => {
+                self.proxy.set(Wire::requests_late(CALL + late));
+            }
             Some(Fault::Broken) => self.proxy.kill_connections(),
             Some(Fault::Break) => {
                 let breaking = async {
@@ -270,7 +273,7 @@ impl Client {
         if matches!(fault, Some(Fault::LateAndAlone)) {
             self.proxy.kill_connections();
         }
-        self.proxy.heal();
+        self.proxy.set(Wire::default());
         answer
     }
 
@@ -354,7 +357,7 @@ impl Client {
     /// The network is well again: the whole state can be read, and every watch reports what it
     /// owes.
     pub(crate) async fn finish(&mut self, watcher: &Watcher) -> Checked {
-        self.proxy.heal();
+        self.proxy.set(Wire::default());
         self.read_everything(watcher).await?;
         while let Some(Open { span, next, .. }) = self.watches.first() {
             let (span, next) = (span.clone(), *next);

@@ -197,7 +197,7 @@ fn date(text: &str) -> Option<i64> {
 }
 
 /// `2026-03-01T00:00:00.000Z` as Unix seconds.
-fn rfc3339(text: &str) -> Option<i64> {
+pub(crate) fn rfc3339(text: &str) -> Option<i64> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
     Some(date(text)? * 86_400 + hour * 3_600 + minute * 60 + second)

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::count::{Count, count};
 use crate::sim::campaign::Options;
+use crate::sim::coverage;
 use crate::sim::crew;
 use crate::sim::world::simulate;
 
@@ -43,7 +44,7 @@ impl NaiveCampaign {
                 with_duplicates: u64::from(found.duplicates > 0),
                 total: found,
                 executions: observed.effects.len() as u64,
-                faults: observed.counts.values().sum::<u64>(),
+                faults: coverage::faults(&observed).values().sum::<u64>(),
                 simulated_ms: plan.end_ms,
                 wall_s: 0.0,
             }

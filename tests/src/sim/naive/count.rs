@@ -101,6 +101,7 @@ mod tests {
                 drift_ppm: 0,
                 offset_ms: 0,
                 slots: 4,
+                has_handler: true,
                 start_ms: 0,
             }],
             relist_ms: 60_000,

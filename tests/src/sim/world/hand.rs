@@ -10,6 +10,7 @@ use punctual::job::run::Owner;
 use punctual::keys::Keys;
 
 use super::{Event, Life, NAMESPACE, Slot, World};
+use crate::sim::coverage;
 use crate::sim::executor::Proc;
 use crate::sim::schedule::Fault;
 
@@ -81,7 +82,12 @@ impl World<'_> {
             }
             Fault::Step { node, ms } => {
                 self.count("clock step");
+                let before = self.offset_ms(node);
                 self.set_clock(node, ms);
+                let step_ms = self.offset_ms(node) - before;
+                if self.slots[node].proc.is_some() && coverage::is_not_believed(step_ms) {
+                    self.count("clock step, not believed");
+                }
             }
             Fault::Creep { node, ms } => {
                 self.count("clock creeps");
