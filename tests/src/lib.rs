@@ -12,6 +12,7 @@ pub mod check;
 pub mod cluster;
 pub mod conformance;
 pub mod etcd;
+mod frames;
 pub mod leash;
 pub mod manual;
 pub mod meddler;

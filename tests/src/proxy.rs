@@ -1,18 +1,25 @@
 //! A wire between a node and a store that can be cut: one way or both, with or without the other
 //! end hearing of it.
 //!
-//! It knows nothing of what passes. Bytes that are held arrive later, as those of a network that
-//! comes back; bytes that are lost make their connection useless, so it is ended when the wire is
-//! whole again.
+//! It knows nothing of what passes, but for the calls that clients begin, which it counts. Bytes that
+//! are held arrive later, as those of a network that comes back; bytes that are lost make their
+//! connection useless, so it is ended when the wire is whole again.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{sleep, spawn};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::frames::Frames;
 use crate::sim::rng::Rng;
+
+/// So long a server keeps the connection of a client that has gone, if something came late on it: a
+/// server that sees the end of a connection gives up what it has just read from it, and then a late
+/// request would be a lost one.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// What one direction does with bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +33,8 @@ pub enum Way {
     Lost,
     /// Passes them on after a random time up to this.
     Slow(Duration),
+    /// Passes requests on so much later, though their sender may have given up or gone by then.
+    Late(Duration),
 }
 
 /// The two directions.
@@ -58,6 +67,20 @@ impl Wire {
         requests: Way::Held,
         answers: Way::Open,
     };
+    /// Nothing arrives at the store, ever; what it says is heard.
+    pub const REQUESTS_LOST: Self = Self {
+        requests: Way::Lost,
+        answers: Way::Open,
+    };
+
+    /// What is asked arrives so much later, even if who asked has gone by then.
+    #[must_use]
+    pub fn requests_late(by: Duration) -> Self {
+        Self {
+            requests: Way::Late(by),
+            answers: Way::Open,
+        }
+    }
 }
 
 /// A port of this host that stands for another one.
@@ -73,7 +96,8 @@ struct Shared {
     wire: Mutex<Wire>,
     changed: Condvar,
     over: AtomicBool,
-    connections: Mutex<Vec<Connection>>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    calls: AtomicUsize,
     rng: Mutex<Rng>,
 }
 
@@ -82,14 +106,18 @@ struct Connection {
     client: TcpStream,
     server: TcpStream,
     /// Bytes of it are lost.
-    spoiled: Arc<AtomicBool>,
+    spoiled: AtomicBool,
+    /// Bytes of it come late, and are waited for when the client has gone.
+    late: AtomicBool,
 }
 
 impl Connection {
     fn end(&self) {
         // Ended already, if it fails.
         let _ = self.client.shutdown(Shutdown::Both);
-        let _ = self.server.shutdown(Shutdown::Both);
+        if !self.late.load(Ordering::SeqCst) {
+            let _ = self.server.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -112,6 +140,7 @@ impl Proxy {
             changed: Condvar::new(),
             over: AtomicBool::new(false),
             connections: Mutex::default(),
+            calls: AtomicUsize::new(0),
             rng: Mutex::new(Rng::new(seed)),
         });
         let accepting = Arc::clone(&shared);
@@ -134,6 +163,19 @@ impl Proxy {
         self.port
     }
 
+    /// Where clients connect, as a URL.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// How many calls clients have begun: streams of HTTP/2, each counted as it comes here, also
+    /// when it is lost afterwards.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.shared.calls.load(Ordering::SeqCst)
+    }
+
     /// From now on. Connections that lost something end when nothing is lost any more.
     pub fn set(&self, wire: Wire) {
         *lock(&self.shared.wire) = wire;
@@ -143,7 +185,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Ends every connection, as a router that forgets them.
+    /// Ends every connection, as a router that forgets them. What is on its way late still arrives.
     pub fn kill_connections(&self) {
         self.end(|_| true);
     }
@@ -175,54 +217,85 @@ impl Shared {
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.to)) else {
             return;
         };
-        let halves = || Some((client.try_clone().ok()?, server.try_clone().ok()?));
-        let (Some((a, b)), Some((c, d))) = (halves(), halves()) else {
-            return;
-        };
-        let spoiled = Arc::new(AtomicBool::new(false));
-        lock(&self.connections).push(Connection {
+        // Small messages must not wait for each other's acknowledgement; slower, if it fails.
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let connection = Arc::new(Connection {
             client,
             server,
-            spoiled: Arc::clone(&spoiled),
+            spoiled: AtomicBool::new(false),
+            late: AtomicBool::new(false),
         });
-        let (out, back) = (Arc::clone(self), Arc::clone(self));
-        let also_spoiled = Arc::clone(&spoiled);
-        spawn(move || out.pass(a, b, &spoiled, |wire| wire.requests));
-        spawn(move || back.pass(d, c, &also_spoiled, |wire| wire.answers));
+        lock(&self.connections).push(Arc::clone(&connection));
+        let (on, requests) = channel();
+        let (reading, answering) = (Arc::clone(self), Arc::clone(self));
+        let (read, delivered) = (Arc::clone(&connection), Arc::clone(&connection));
+        spawn(move || reading.read_requests(&read, &on));
+        spawn(move || deliver_requests(&delivered, &requests));
+        spawn(move || answering.pass_answers(&connection));
     }
 
-    fn pass(
-        &self,
-        mut from: TcpStream,
-        mut to: TcpStream,
-        spoiled: &AtomicBool,
-        way: fn(&Wire) -> Way,
-    ) {
+    /// What becomes of bytes that have come: when they may go on, `None` for those that are lost.
+    fn fate(&self, connection: &Connection, way: fn(&Wire) -> Way) -> Option<Instant> {
+        match self.wait_while_held(way) {
+            Way::Lost => {
+                connection.spoiled.store(true, Ordering::SeqCst);
+                return None;
+            }
+            Way::Slow(most) => {
+                let most_us = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+                let us = lock(&self.rng).range(0, most_us);
+                sleep(Duration::from_micros(us));
+            }
+            Way::Late(by) => {
+                connection.late.store(true, Ordering::SeqCst);
+                return Some(Instant::now() + by);
+            }
+            Way::Open | Way::Held => {}
+        }
+        Some(Instant::now())
+    }
+
+    fn read_requests(&self, connection: &Connection, on: &Sender<(Instant, Vec<u8>)>) {
         let mut buffer = [0; 16 << 10];
+        let mut frames = Frames::default();
+        let mut whole = true;
         loop {
             // The end of a stream is held back like its bytes.
-            let count = from.read(&mut buffer).unwrap_or(0);
-            match self.wait_while_held(way) {
-                Way::Lost => {
-                    spoiled.store(true, Ordering::SeqCst);
-                    if count > 0 {
-                        continue;
-                    }
-                }
-                Way::Slow(most) => {
-                    let most_us = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
-                    let us = lock(&self.rng).range(0, most_us);
-                    sleep(Duration::from_micros(us));
-                }
-                Way::Open | Way::Held => {}
+            let count = (&connection.client).read(&mut buffer).unwrap_or(0);
+            let bytes = &buffer[..count];
+            self.calls.fetch_add(frames.calls(bytes), Ordering::SeqCst);
+            let fate = self.fate(connection, |wire| wire.requests);
+            // Nothing that follows a hole makes sense.
+            whole &= fate.is_some();
+            if count == 0 {
+                return;
             }
-            if count == 0 || to.write_all(&buffer[..count]).is_err() {
+            if let Some(due) = fate.filter(|_| whole)
+                && on.send((due, bytes.to_vec())).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn pass_answers(&self, connection: &Connection) {
+        let mut buffer = [0; 16 << 10];
+        let mut whole = true;
+        loop {
+            let count = (&connection.server).read(&mut buffer).unwrap_or(0);
+            whole &= self.fate(connection, |wire| wire.answers).is_some();
+            if count == 0 {
+                break;
+            }
+            // A client that has gone does not hear what comes of its late requests.
+            let failed = whole && (&connection.client).write_all(&buffer[..count]).is_err();
+            if failed && !connection.late.load(Ordering::SeqCst) {
                 break;
             }
         }
         // Ended already, if it fails.
-        let _ = from.shutdown(Shutdown::Both);
-        let _ = to.shutdown(Shutdown::Both);
+        let _ = connection.server.shutdown(Shutdown::Both);
+        let _ = connection.client.shutdown(Shutdown::Both);
     }
 
     fn wait_while_held(&self, way: fn(&Wire) -> Way) -> Way {
@@ -235,6 +308,21 @@ impl Shared {
         }
         way(&wire)
     }
+}
+
+fn deliver_requests(connection: &Connection, requests: &Receiver<(Instant, Vec<u8>)>) {
+    for (due, bytes) in requests {
+        sleep(due.saturating_duration_since(Instant::now()));
+        if (&connection.server).write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    if connection.late.load(Ordering::SeqCst) {
+        sleep(LINGER);
+    }
+    // Ended already, if it fails.
+    let _ = connection.server.shutdown(Shutdown::Both);
+    let _ = connection.client.shutdown(Shutdown::Both);
 }
 
 #[cfg(test)]
@@ -351,5 +439,31 @@ mod tests {
             stream.write_all(word.as_bytes()).unwrap();
         }
         hears(&mut stream, "abcd");
+    }
+
+    #[test]
+    fn what_is_late_arrives_though_its_sender_has_gone() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap().port(), 1);
+        let mut stream = client(&proxy);
+        let (mut server, _) = listener.accept().unwrap();
+        let late = Duration::from_millis(300);
+        proxy.set(Wire::requests_late(late));
+        let start = Instant::now();
+        stream.write_all(b"one").unwrap();
+        server
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        assert!(server.read(&mut [0; 8]).is_err(), "nothing yet");
+        proxy.kill_connections();
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        server
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        hears(&mut server, "one");
+        assert!(start.elapsed() >= late);
+        server.write_all(b"to nobody").unwrap();
+        assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "ended in the end");
+        assert!(start.elapsed() >= late + LINGER);
     }
 }

@@ -91,7 +91,15 @@ const HEAL_MS: u64 = 180_000;
 #[must_use]
 pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     if name == "default" {
-        return Some(chaos::plan(seed));
+        // A leader hardly ever falls inside an open window by chance.
+        let falls = Rng::new(seed).branch("story", 0).permille(20);
+        return match plan("open-windows", seed).filter(|_| falls) {
+            Some(story) => Some(Plan {
+                scenario: "default".into(),
+                ..story
+            }),
+            None => Some(chaos::plan(seed)),
+        };
     }
     if name == "classic" {
         return Some(chaos::classic(seed));

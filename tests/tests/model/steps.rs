@@ -85,7 +85,8 @@ pub(crate) fn sequence(length: usize, reopen: bool) -> impl Strategy<Value = Vec
     vec(step(reopen), 1..length)
 }
 
-fn step(reopen: bool) -> impl Strategy<Value = Step> {
+/// One of them.
+pub(crate) fn step(reopen: bool) -> impl Strategy<Value = Step> {
     let limit = prop_oneof![
         3 => Just(PageLimit::default()),
         1 => (0..4usize, 0..12usize).prop_map(|(entries, bytes)| PageLimit { entries, bytes }),
