@@ -7,7 +7,8 @@ use std::time::Duration;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use punctual::backend::{
-    BackendError, BackendResult, CoordinationBackend, Page, PageLimit, Revision, Span, Watch, Write,
+    BackendError, BackendResult, CoordinationBackend, Page, PageLimit, Revision, Span, Watch,
+    Write, limits,
 };
 use punctual::model::{Answer, Operation};
 use punctual_etcd::{EtcdBackend, EtcdConfig};
@@ -25,6 +26,8 @@ use crate::steps::{Sense, Step, span, step};
 pub(crate) const CALL: Duration = Duration::from_millis(600);
 /// A request may arrive so much later than its caller waits for it.
 pub(crate) const LATE: Duration = Duration::from_millis(400);
+/// Longer than the shortest lease.
+const SHORTEST_LEASE: Duration = Duration::from_millis(limits::MIN_LEASE_TTL_MS + 200);
 /// In so many of a thousand calls the network fails.
 const FAULTS_PERMILLE: u32 = 40;
 /// A watch that has something to report does so within this.
@@ -147,7 +150,14 @@ impl Client {
 
     /// Asks until nothing is left to ask.
     pub(crate) async fn work(&mut self, watcher: &Watcher, left: &Cell<usize>) -> Checked {
+        let half = left.get() / 2;
+        let mut waited = false;
         while left.get() > 0 {
+            if left.get() <= half && !waited {
+                waited = true;
+                // However fast the machine is, leases end between requests.
+                sleep(SHORTEST_LEASE).await;
+            }
             let asked = self.asked;
             self.step(watcher).await?;
             // Watches come on top.
