@@ -270,7 +270,11 @@ impl ServeArgs {
             Some(path) => self.or(Self::read_file(&path)?),
             None => self,
         };
-        let store = parse_store(args.store.as_deref())?;
+        // Whoever names a directory wants the data in it.
+        let store = match (&args.store, &args.data_dir) {
+            (None, Some(directory)) => StoreAt::Sled(directory.clone()),
+            (store, _) => parse_store(store.as_deref())?,
+        };
         let data_dir = args.data_dir.take().unwrap_or_else(|| match &store {
             StoreAt::Sled(path) => path.clone(),
             StoreAt::Memory | StoreAt::Etcd(_) => DEFAULT_DIR.into(),
@@ -366,6 +370,9 @@ mod tests {
             ..ServeArgs::default()
         });
         assert_eq!(config.unwrap().data_dir, Path::new("/var/x"));
+        let config = ServeArgs::default().resolve(Some("/var/y".into())).unwrap();
+        assert_eq!(config.store, StoreAt::Sled("/var/y".into()));
+        assert_eq!(config.data_dir, Path::new("/var/y"));
         let config = ServeArgs {
             store: Some("memory:".into()),
             ..ServeArgs::default()

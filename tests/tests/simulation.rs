@@ -15,7 +15,7 @@ use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
 use punctual_tests::check::{History, check, check_history};
 use punctual_tests::sim::ablation::Ablation;
-use punctual_tests::sim::campaign::{Options, only};
+use punctual_tests::sim::campaign::{Campaign, Options, only};
 use punctual_tests::sim::coverage;
 use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
@@ -341,4 +341,27 @@ fn a_smaller_schedule_is_part_of_the_larger() {
     let same = only(&whole, &all, &ops);
     assert_eq!(simulate(&whole).fingerprint, simulate(&same).fingerprint);
     assert!(only(&whole, &[], &ops).faults.is_empty());
+}
+
+/// What is printed of a failure is what its replay command shows, word for word.
+#[test]
+fn the_replay_of_a_failure_shows_that_failure() {
+    let options = Options {
+        seeds: 1,
+        start: 2,
+        scenario: "classic".into(),
+        ablation: Some(Ablation::RunRevision),
+        ..Options::default()
+    };
+    let told = |options: &Options| {
+        let failures = Campaign::run(options, |_| {}).failures;
+        let failure = failures.into_iter().next().expect("it fails");
+        let words = failure.replay.split(" -- ").nth(1).expect("a command");
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        (failure.violations, failure.schedule, words)
+    };
+    let (violations, schedule, words) = told(&options);
+    assert!(words.contains(&"--keep".to_owned()), "{words:?}");
+    let replay = Options::parse(words.iter().cloned()).expect("a command line");
+    assert_eq!(told(&replay), (violations, schedule, words));
 }

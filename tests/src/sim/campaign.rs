@@ -466,7 +466,9 @@ fn explain(options: &Options, plan: &Plan, violations: Vec<Violation>) -> Failur
     let mut faults: Vec<usize> = (0..plan.faults.len()).collect();
     let mut ops: Vec<usize> = (0..plan.ops.len()).collect();
     let invariant = violations[0].invariant;
-    if options.shrink {
+    // What is kept by hand is replayed as it is.
+    let shrinks = options.shrink && options.keep.is_none();
+    if shrinks {
         let fails = |faults: &[usize], ops: &[usize]| {
             let smaller = only(plan, faults, ops);
             catch_unwind(AssertUnwindSafe(|| check(&simulate(&smaller))))
@@ -492,10 +494,20 @@ fn explain(options: &Options, plan: &Plan, violations: Vec<Violation>) -> Failur
     if let Some(ablation) = options.ablation {
         replay += &format!(" --ablate {}", ablation.name());
     }
-    if options.shrink && options.keep.is_none() {
+    let kept = options.keep.clone();
+    if let Some((faults, ops)) = kept.or_else(|| shrinks.then(|| (faults.clone(), ops.clone()))) {
         replay += &format!(" --keep {}:{}", list(&faults), list(&ops));
     }
     let small = only(plan, &faults, &ops);
+    let violations = if shrinks {
+        // What the replay will show, and not what the whole plan did.
+        let mut shown = catch_unwind(AssertUnwindSafe(|| check(&simulate(&small))))
+            .unwrap_or_else(|panic| vec![panicked(&*panic)]);
+        shown.sort_by_key(|violation| violation.invariant != invariant);
+        shown
+    } else {
+        violations
+    };
     let mut schedule: Vec<(u64, String)> = small
         .faults
         .iter()
