@@ -130,6 +130,27 @@ impl Execution {
         }
     }
 
+    /// The same with no more than so many bytes of each text: of an error its beginning, of an
+    /// output its end.
+    #[must_use]
+    pub fn bounded(&self, bytes: usize) -> Self {
+        let mut execution = self.clone();
+        if let Some(failure) = &mut execution.failure
+            && failure.message.len() > bytes
+        {
+            let end = failure.message.floor_char_boundary(bytes);
+            failure.message.truncate(end);
+        }
+        if let Some(tail) = &mut execution.output_tail
+            && tail.len() > bytes
+        {
+            let start = tail.ceil_char_boundary(tail.len() - bytes);
+            tail.drain(..start);
+            execution.output_truncated = true;
+        }
+        execution
+    }
+
     /// It was stopped from outside.
     #[must_use]
     pub fn stopped(cause: StopCause, message: impl Into<String>) -> Self {

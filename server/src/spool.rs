@@ -69,8 +69,11 @@ impl Spool for DirSpool {
             for entry in fs::read_dir(&directory)? {
                 let name = entry?.file_name();
                 if let Some(name) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) {
-                    let bytes = fs::read(directory.join(format!("{name}{SUFFIX}")))?;
-                    all.push((name.to_owned(), bytes));
+                    // One that cannot be read must not hide the others.
+                    match fs::read(directory.join(format!("{name}{SUFFIX}"))) {
+                        Ok(bytes) => all.push((name.to_owned(), bytes)),
+                        Err(error) => tracing::error!(name, %error, "cannot read this result"),
+                    }
                 }
             }
             all.sort();
@@ -108,6 +111,8 @@ mod tests {
         spool.put("a~m-1.1", b"ONE".to_vec()).await.unwrap();
         // Torn by a crash: never seen.
         fs::write(place.path().join("spool/c.1.json.new"), "to").unwrap();
+        // No file at all: it must not hide the others.
+        fs::create_dir(place.path().join("spool/d.json")).unwrap();
 
         let again = DirSpool::open(place.path().join("spool")).unwrap();
         let all = again.all().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use punctual::backend::{
     BackendError, BackendResult, BatchOutcome, CoordinationBackend, Lease, LeaseId, Page,
-    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, limits,
 };
 use punctual_memory::MemoryBackend;
 
@@ -22,6 +22,8 @@ pub enum Mood {
     Broken,
     /// Applies writes, and says that it does not know.
     Mumbling,
+    /// Rejects transactions of more than so many bytes.
+    Narrow(usize),
 }
 
 /// A memory store with moods.
@@ -73,6 +75,14 @@ impl Unsteady {
     }
 }
 
+fn fits(mood: Mood, txns: &[Txn]) -> BackendResult<()> {
+    let bytes: usize = txns.iter().map(limits::txn_bytes).sum();
+    match mood {
+        Mood::Narrow(most) if bytes > most => Err(BackendError::Rejected("too large".into())),
+        _ => Ok(()),
+    }
+}
+
 #[async_trait]
 impl CoordinationBackend for Unsteady {
     async fn range(
@@ -88,6 +98,7 @@ impl CoordinationBackend for Unsteady {
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
         self.commits.fetch_add(1, Ordering::SeqCst);
         let mood = self.check()?;
+        fits(mood, std::slice::from_ref(txn))?;
         self.write(mood, self.store.commit(txn).await)
     }
 
@@ -98,6 +109,7 @@ impl CoordinationBackend for Unsteady {
     ) -> BackendResult<BatchOutcome> {
         self.commits.fetch_add(1, Ordering::SeqCst);
         let mood = self.check()?;
+        fits(mood, txns)?;
         self.write(mood, self.store.commit_batch(guard, txns).await)
     }
 

@@ -228,3 +228,53 @@ async fn r12_a_result_survives_an_outage_and_the_node() {
     assert_eq!(runs[0].state, RunState::Success);
     assert_eq!(EXECUTED.load(Ordering::SeqCst), 1);
 }
+
+/// What the store refuses to take must not look like what never ran: the end of a run that is too
+/// large for it is reported without its text, and the code runs once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_the_store_refuses_is_not_run_again() {
+    static EXECUTED: AtomicUsize = AtomicUsize::new(0);
+    let env = TokioEnv::shared();
+    let backend = Arc::new(Unsteady::new(MemoryBackend::new(env.clone())));
+    let namespace = NodeConfig::default().namespace;
+    let control = Control::new(backend.clone(), env.clone(), &namespace);
+    let wordy = |_: RunContext| async {
+        EXECUTED.fetch_add(1, Ordering::SeqCst);
+        Err::<(), String>("no ".repeat(1_000_000))
+    };
+    let mut executors = Executors::default();
+    executors.handlers.insert("wordy".into(), Arc::new(wordy));
+    let config = NodeConfig {
+        relist_ms: 300,
+        ..NodeConfig::default()
+    };
+    let node = Node::new(backend.clone(), env.clone(), executors, config).unwrap();
+    let (_stop, stopping) = Canceller::new();
+    let life = tokio::spawn(node.run(stopping));
+    let job = JobSpec::handler("wordy", "wordy");
+    while control
+        .apply(vec![job.clone()], false, &|_, _| {})
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Starts fit, and an end of four thousand bytes does not.
+    backend.set(Mood::Narrow(3_000));
+    control.trigger("wordy", None, "key").await.unwrap();
+    let patience = env.monotonic_ms() + 20_000;
+    let run = loop {
+        assert!(env.monotonic_ms() < patience, "the run ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let runs = control.runs(&RunFilter::default(), None, 10).await.unwrap();
+        let ended = runs.items.into_iter().find(|r| r.state == RunState::Failed);
+        if let Some(run) = ended {
+            break run;
+        }
+    };
+    // Long enough for what nobody holds to be given back.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(EXECUTED.load(Ordering::SeqCst), 1);
+    assert_eq!(run.reason.as_deref(), Some("error"), "{run:?}");
+    life.abort();
+}

@@ -388,8 +388,12 @@ impl Worker {
                 }
             };
             let now_ms = self.context.clock.record_ms();
-            let end_ms =
-                definition.spec.timeout.ms() + 2 * self.context.kill_grace_ms + COMMAND_PATIENCE_MS;
+            let kill_grace_ms = self.context.kill_grace_ms;
+            // A process that stands still is stopped by its supervisor when its session has run
+            // out, and not before: an end that came sooner would let another attempt run beside it.
+            let stands_still_ms = self.context.lost_grace_ms + kill_grace_ms;
+            let grace_ms = stands_still_ms.max(2 * kill_grace_ms + COMMAND_PATIENCE_MS);
+            let end_ms = definition.spec.timeout.ms() + grace_ms;
             let start = finish::start(
                 &self.context.keys,
                 &attempt,

@@ -25,6 +25,8 @@ use super::execute::{Ended, Running};
 
 /// A result that the store has not taken after this time goes to the spool.
 const SPOOL_AFTER: Duration = Duration::from_millis(200);
+/// So much of an error, and of the end of an output, is kept in the store.
+const MAX_TEXT_BYTES: usize = 4_096;
 
 /// Everything that it takes to end an attempt: now, or in the node's next life.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +70,7 @@ impl Report {
             record: running.attempt.record.clone(),
             modified: running.attempt.modified.0,
             owner: running.owner.clone(),
-            execution: execution.clone(),
+            execution: execution.bounded(MAX_TEXT_BYTES),
             ended_ms: context.clock.record_ms(),
             spec: spec.cloned(),
             nonce: context.store.env().random_u64(),
@@ -104,9 +106,22 @@ impl Report {
     }
 }
 
-/// Makes the end durable, however long the store is away.
+/// Makes the end durable, however long the store is away. Comes back only then: whoever held the
+/// attempt no more would take it for one that was never started, and have it run again.
 pub async fn report(context: &WorkerContext, running: &Running, ended: &Ended) {
-    deliver(context, &Report::new(context, running, ended), false).await;
+    let mut report = Report::new(context, running, ended);
+    if deliver(context, &report, false).await {
+        return;
+    }
+    // Too large for this store, perhaps: the bare fact must do.
+    report.execution = report.execution.bounded(0);
+    if !deliver(context, &report, true).await {
+        tracing::error!(
+            run = report.key.run,
+            "the store refuses the end of this run: held as RUNNING until this node ends"
+        );
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Sends what an earlier life of this node could not. The tasks go on beside everything else, and
@@ -146,19 +161,22 @@ pub async fn replay(context: &std::sync::Arc<WorkerContext>) -> Vec<TaskHandle> 
         let task = context.clone();
         tasks.push(context.store.env().spawn(
             "replay",
-            Box::pin(async move { deliver(&task, &report, true).await }),
+            Box::pin(async move {
+                deliver(&task, &report, true).await;
+            }),
         ));
     }
     tasks
 }
 
-async fn deliver(context: &WorkerContext, report: &Report, spooled: bool) {
+/// Whether the result is in the store now. `spooled`: it is in the spool already, or need not be.
+async fn deliver(context: &WorkerContext, report: &Report, spooled: bool) -> bool {
     let run = &report.key.run;
     let txn = match report.txn(&context.keys) {
         Ok(txn) => txn,
         Err(illegal) => {
             tracing::error!(run, %illegal, "cannot report");
-            return;
+            return false;
         }
     };
     let mut spooled = spooled;
@@ -186,6 +204,7 @@ async fn deliver(context: &WorkerContext, report: &Report, spooled: bool) {
         // It will be reported again, and found decided.
         tracing::warn!(run, %error, "a result stays in the spool although it was reported");
     }
+    concluded
 }
 
 /// Puts the report where it survives this process.
@@ -235,7 +254,7 @@ async fn conclude(
             kept.is_ok()
         }
         Err(error) => {
-            tracing::error!(run, %error, "the result is lost");
+            tracing::error!(run, %error, "the store refuses the result");
             false
         }
     }
