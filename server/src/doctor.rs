@@ -130,10 +130,10 @@ fn release(store: &Opened) -> Option<Check> {
     })
 }
 
-/// A store that takes no writes fires nothing.
+/// What a full store still takes differs; none takes everything.
 fn space(usage: BackendResult<Usage>) -> Check {
     const ADVICE: &str = "compact and defragment, or raise the quota (docs/operations.md); a store \
-                          that is full fires nothing";
+                          that is full soon takes no results and no changes";
     let usage = match usage {
         Ok(usage) => usage,
         Err(error) => {
