@@ -13,10 +13,11 @@ use punctual::job::record::{ClockRecord, LeaderRecord, RunRecord, decode};
 use punctual::job::run::Owner;
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
-use punctual_tests::check::{History, check, check_history};
-use punctual_tests::sim::ablation::Ablation;
+use punctual_tests::check::{History, Violation, check, check_history};
+use punctual_tests::sim::ablation::{Ablation, Ablations};
 use punctual_tests::sim::campaign::{Campaign, Options, only};
 use punctual_tests::sim::coverage;
+use punctual_tests::sim::faults::{Trouble, Window};
 use punctual_tests::sim::naive::NaiveCampaign;
 use punctual_tests::sim::scenario;
 use punctual_tests::sim::schedule::{Fault, Op, Plan};
@@ -82,22 +83,29 @@ fn seeds_that_failed_once_hold() {
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.
-fn caught(name: &str, ablation: Ablation, seeds: u64, invariants: &[&str]) {
+fn caught(name: &str, ablation: impl Into<Ablations>, seeds: u64, invariants: &[&str]) {
     caught_among(name, ablation, 0..seeds, invariants);
 }
 
-fn caught_among(name: &str, ablation: Ablation, mut seeds: Range<u64>, invariants: &[&str]) {
+fn caught_among(
+    name: &str,
+    ablation: impl Into<Ablations>,
+    mut seeds: Range<u64>,
+    invariants: &[&str],
+) {
+    let ablations = ablation.into();
     let all = seeds.clone();
     let found = seeds.any(|seed| {
         let mut plan = plan(name, seed);
-        plan.ablation = Some(ablation);
+        plan.ablation = ablations;
         check(&simulate(&plan))
             .iter()
             .any(|violation| invariants.contains(&violation.invariant))
     });
     assert!(
         found,
-        "without {ablation:?} nothing failed in seeds {all:?}"
+        "without {} nothing failed in seeds {all:?}",
+        ablations.names()
     );
 }
 
@@ -238,6 +246,45 @@ fn without_the_window_the_next_leader_decides_by_its_own_now() {
     caught("open-windows", Ablation::Window, 3, &invariants);
 }
 
+/// While nobody leads, somebody writes the run of an instant that is due, and a worker begins it.
+fn a_run_past_the_cursor(ablations: Ablations) -> Vec<Violation> {
+    let mut plan = plan("paused-leader", 0);
+    plan.epoch_ms -= plan.epoch_ms.rem_euclid(60_000);
+    plan.ablation = ablations;
+    let mut spec = JobSpec::handler("by-hand", HANDLER).cron("30 * * * * *");
+    spec.payload = json!({ "does": "ok", "ms": 40_000 });
+    plan.ops = vec![(3_000, 0, Op::Put(Box::new(spec)))];
+    let nobody_leads = |node| Fault::Link {
+        node,
+        window: Window {
+            from_ms: 84_000,
+            until_ms: 100_000,
+            trouble: Trouble::NeverElected,
+        },
+    };
+    plan.faults = (0..3).map(|node| (84_000, nobody_leads(node))).collect();
+    plan.faults.push((85_000, Fault::RevokeLeader));
+    let foreign = Fault::ForeignRun {
+        job: "by-hand".into(),
+        instant_ms: 90_000,
+    };
+    plan.faults.push((91_000, foreign));
+    let observed = simulate(&plan);
+    assert_eq!(observed.counts["run written past the cursor"], 1);
+    check(&observed)
+}
+
+/// The instant is decided by the run that is there (ADR 4), and the next leader leaves it alone.
+#[test]
+fn a_run_that_stands_before_its_instant_is_left_alone() {
+    assert_eq!(a_run_past_the_cursor(Ablations::default()), []);
+    let failed = a_run_past_the_cursor(Ablation::AbsentRun.into());
+    for invariant in ["legal edges only", "at most one start an attempt"] {
+        let fails = failed.iter().any(|v| v.invariant == invariant);
+        assert!(fails, "{invariant}: {failed:?}");
+    }
+}
+
 /// It is that the window is kept that makes the next one finish it: leaders do fall inside one.
 #[test]
 fn a_window_is_finished_by_whoever_leads() {
@@ -350,7 +397,7 @@ fn the_replay_of_a_failure_shows_that_failure() {
         seeds: 1,
         start: 2,
         scenario: "classic".into(),
-        ablation: Some(Ablation::RunRevision),
+        ablation: Ablation::RunRevision.into(),
         ..Options::default()
     };
     let told = |options: &Options| {

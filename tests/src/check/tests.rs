@@ -8,6 +8,7 @@ use punctual::keys::Keys;
 use serde_json::json;
 
 use super::check;
+use crate::sim::ablation::Ablations;
 use crate::sim::schedule::{NodePlan, Op, Plan, Times};
 use crate::sim::workload::HANDLER;
 use crate::sim::world::{NAMESPACE, Observed, simulate};
@@ -35,7 +36,7 @@ fn right() -> Observed {
         ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
         heal_ms: 60_000,
         end_ms: 90_000,
-        ablation: None,
+        ablation: Ablations::default(),
         naive: false,
     });
     assert_eq!(check(&observed), []);

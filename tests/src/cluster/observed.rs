@@ -10,6 +10,7 @@ use punctual::keys::Keys;
 use super::ledger::Execution;
 use super::node::ProcessLife;
 use crate::check::exactly_once::LATE_MS;
+use crate::sim::ablation::Ablations;
 use crate::sim::executor::Proc;
 use crate::sim::ledger::Effect;
 use crate::sim::schedule::{Plan, Times};
@@ -45,7 +46,7 @@ pub fn observe(
             ops: vec![],
             heal_ms: end_ms,
             end_ms,
-            ablation: None,
+            ablation: Ablations::default(),
             naive: false,
         },
         by_watch: true,

@@ -6,7 +6,7 @@ use punctual::job::record::{CursorRecord, RunRecord, Window, decode, encode};
 use punctual::job::run::{FailReason, RunState};
 use punctual::keys::Keys;
 use punctual::node::NodeConfig;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::world::NAMESPACE;
 
@@ -51,11 +51,13 @@ pub enum Ablation {
     ChangeCursor,
     /// Nor what is remembered of a deleted job.
     Tombstone,
+    /// Fires do not require that the runs they create are absent.
+    AbsentRun,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -75,6 +77,7 @@ impl Ablation {
         Self::ChangeLog,
         Self::ChangeCursor,
         Self::Tombstone,
+        Self::AbsentRun,
     ];
 
     /// Its name on the command line.
@@ -100,6 +103,7 @@ impl Ablation {
             Self::ChangeLog => "change-log",
             Self::ChangeCursor => "change-cursor",
             Self::Tombstone => "tombstone",
+            Self::AbsentRun => "absent-run",
         }
     }
 
@@ -151,6 +155,11 @@ impl Ablation {
         let mut require = self.requirements(&txn.require);
         if changes_a_job(txn) {
             require.retain(|requirement| !self.strips_from_change(requirement));
+        }
+        if self == Self::AbsentRun && moves_a_cursor(txn) {
+            require.retain(|requirement| {
+                !matches!(requirement, Requirement::Absent(key) if kind(key).0 == "run")
+            });
         }
         Txn {
             require,
@@ -213,6 +222,10 @@ fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
 fn changes_a_job(txn: &Txn) -> bool {
     writes(txn)
         .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+fn moves_a_cursor(txn: &Txn) -> bool {
+    writes(txn).any(|write| matches!(write, Write::Put { key, .. } if kind(key).0 == "cursor"))
 }
 
 impl Ablation {
@@ -291,4 +304,131 @@ fn attempt_required(keys: &Keys, txn: &Txn) -> u32 {
             _ => None,
         });
     required.map_or(0, |key| key.attempt)
+}
+
+/// What is taken away together. A safeguard that another one covers for shows what it is worth only
+/// when both are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablations(u32);
+
+impl Ablations {
+    /// Whether nothing is taken away.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this one is taken away.
+    #[must_use]
+    pub fn contains(self, ablation: Ablation) -> bool {
+        self.0 & (1 << ablation as u32) != 0
+    }
+
+    /// All that is taken away.
+    pub fn iter(self) -> impl Iterator<Item = Ablation> {
+        Ablation::ALL
+            .into_iter()
+            .filter(move |ablation| self.contains(*ablation))
+    }
+
+    /// From names with commas between them.
+    ///
+    /// # Errors
+    /// The name that nobody has.
+    pub fn parse(names: &str) -> Result<Self, String> {
+        names
+            .split(',')
+            .map(|name| {
+                let found = Ablation::ALL.into_iter().find(|a| a.name() == name);
+                found.ok_or(format!("no ablation `{name}`"))
+            })
+            .collect()
+    }
+
+    /// What [`Ablations::parse`] reads.
+    #[must_use]
+    pub fn names(self) -> String {
+        let names: Vec<_> = self.iter().map(Ablation::name).collect();
+        names.join(",")
+    }
+
+    /// Without what they take away.
+    #[must_use]
+    pub fn requirements(self, requirements: &[Requirement]) -> Vec<Requirement> {
+        self.iter().fold(requirements.to_vec(), |rest, ablation| {
+            ablation.requirements(&rest)
+        })
+    }
+
+    /// Without what they take away.
+    #[must_use]
+    pub fn txn(self, txn: &Txn) -> Txn {
+        self.iter()
+            .fold(txn.clone(), |rest, ablation| ablation.txn(&rest))
+    }
+
+    /// What a reader is told of an entry.
+    #[must_use]
+    pub fn entry(self, entry: Entry) -> Entry {
+        self.iter()
+            .fold(entry, |entry, ablation| ablation.entry(entry))
+    }
+
+    /// What the holder of a lease is told when it renews it.
+    #[must_use]
+    pub fn renewed(self, lease: Lease) -> Lease {
+        self.iter()
+            .fold(lease, |lease, ablation| ablation.renewed(lease))
+    }
+
+    /// Whether the request never leaves.
+    #[must_use]
+    pub fn swallows(self, txn: &Txn) -> bool {
+        self.iter().any(|ablation| ablation.swallows(txn))
+    }
+
+    /// The configuration of a node.
+    #[must_use]
+    pub fn config(self, config: NodeConfig) -> NodeConfig {
+        self.iter()
+            .fold(config, |config, ablation| ablation.config(config))
+    }
+}
+
+impl FromIterator<Ablation> for Ablations {
+    fn from_iter<T: IntoIterator<Item = Ablation>>(ablations: T) -> Self {
+        let bits = ablations
+            .into_iter()
+            .fold(0, |bits, ablation| bits | 1 << ablation as u32);
+        Self(bits)
+    }
+}
+
+impl From<Ablation> for Ablations {
+    fn from(ablation: Ablation) -> Self {
+        Self::from_iter([ablation])
+    }
+}
+
+impl Serialize for Ablations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_read_back_as_written() {
+        for one in Ablation::ALL {
+            assert_eq!(Ablations::parse(one.name()), Ok(one.into()));
+        }
+        let all: Ablations = Ablation::ALL.into_iter().collect();
+        assert_eq!(all.iter().count(), Ablation::ALL.len());
+        assert_eq!(Ablations::parse(&all.names()), Ok(all));
+        assert!(Ablations::parse("cursor,nothing").is_err());
+        assert!(Ablations::default().is_empty());
+    }
 }

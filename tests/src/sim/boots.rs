@@ -76,6 +76,7 @@ fn lasts_ms(fault: &Fault) -> u64 {
         | Fault::ProlongLeases
         | Fault::Step { .. }
         | Fault::Creep { .. }
+        | Fault::ForeignRun { .. }
         | Fault::Compact { .. } => 0,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::ablation::Ablation;
+use super::ablation::Ablations;
 use super::schedule::Plan;
 use super::world::{Observed, simulate};
 use super::{chaos, coverage, crew, scenario};
@@ -20,8 +20,8 @@ pub struct Options {
     pub start: u64,
     /// Which kind.
     pub scenario: String,
-    /// A safeguard that is taken away.
-    pub ablation: Option<Ablation>,
+    /// Safeguards that are taken away.
+    pub ablation: Ablations,
     /// Print plan and log of each failure.
     pub verbose: bool,
     /// Run so many of the first seeds once more, and compare the fingerprints.
@@ -42,7 +42,7 @@ impl Default for Options {
             seeds: 100,
             start: 0,
             scenario: "default".into(),
-            ablation: None,
+            ablation: Ablations::default(),
             verbose: false,
             replay: 0,
             threads: crew::cores(),
@@ -55,7 +55,7 @@ impl Default for Options {
 
 impl Options {
     /// How to call it.
-    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME] [--naive] [--keep FAULTS:OPS] [--replay N | --twice] [--threads N] [--no-shrink] [--verbose] [-o json]";
+    pub const USAGE: &str = "sim [--seeds N] [--start S] [--scenario NAME] [--ablate NAME[,NAME]] [--naive] [--keep FAULTS:OPS] [--replay N | --twice] [--threads N] [--no-shrink] [--verbose] [-o json]";
 
     /// From the command line.
     ///
@@ -87,11 +87,7 @@ impl Options {
                 }
                 "--verbose" => options.verbose = true,
                 "--no-shrink" => options.shrink = false,
-                "--ablate" => {
-                    let name = value()?;
-                    let found = Ablation::ALL.into_iter().find(|a| a.name() == name);
-                    options.ablation = Some(found.ok_or(format!("no ablation `{name}`"))?);
-                }
+                "--ablate" => options.ablation = Ablations::parse(&value()?)?,
                 "--keep" => options.keep = Some(parse_keep(&value()?)?),
                 "-o" => {
                     if value()? != "json" {
@@ -238,7 +234,7 @@ impl Campaign {
             .into_iter()
             .flat_map(|fingerprint| fingerprint.unwrap_or(0).to_be_bytes())
             .collect();
-        let whole = options.scenario == "default" && options.ablation.is_none();
+        let whole = options.scenario == "default" && options.ablation.is_empty();
         if whole && options.keep.is_none() && options.seeds >= coverage::ENFORCED_FROM {
             campaign.uncovered = coverage::missing(&campaign.coverage);
         }
@@ -491,8 +487,8 @@ fn explain(options: &Options, plan: &Plan, violations: Vec<Violation>) -> Failur
     if options.scenario != "default" {
         replay += &format!(" --scenario {}", options.scenario);
     }
-    if let Some(ablation) = options.ablation {
-        replay += &format!(" --ablate {}", ablation.name());
+    if !options.ablation.is_empty() {
+        replay += &format!(" --ablate {}", options.ablation.names());
     }
     let kept = options.keep.clone();
     if let Some((faults, ops)) = kept.or_else(|| shrinks.then(|| (faults.clone(), ops.clone()))) {

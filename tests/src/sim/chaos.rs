@@ -1,5 +1,6 @@
 //! A seed's schedule of faults: which kinds, how many, how bad.
 
+use super::ablation::Ablations;
 use super::boots;
 use super::breadth::Breadth;
 use super::faults::{Cut, Rates, Trouble, Window};
@@ -83,7 +84,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
         ops,
         heal_ms,
         end_ms: heal_ms + SETTLE_MS,
-        ablation: None,
+        ablation: Ablations::default(),
         naive: false,
     };
     boots::add(&mut plan, &mut root.branch("boots", 0));

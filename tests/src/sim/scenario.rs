@@ -4,6 +4,7 @@ use punctual::duration::Millis;
 use punctual::job::spec::{JobSpec, Misfire, OnLost};
 use serde_json::json;
 
+use super::ablation::Ablations;
 use super::boots;
 use super::chaos;
 use super::faults::{Cut, Rates, Trouble, Window};
@@ -64,6 +65,10 @@ pub const ALL: &[(&str, &str)] = &[
         "operators change several jobs of one partition at once, between its fires",
     ),
     (
+        "twins",
+        "two jobs of one partition are changed at once, and watches leave out revisions",
+    ),
+    (
         "long-windows",
         "outages whose catching up takes many batches, under leaders that come and go",
     ),
@@ -120,7 +125,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         ops: workload::operations(&mut root.branch("workload", 0), 3, epoch_ms, HEAL_MS),
         heal_ms: HEAL_MS,
         end_ms: HEAL_MS + chaos::SETTLE_MS,
-        ablation: None,
+        ablation: Ablations::default(),
         naive: false,
     };
     match name {
@@ -161,6 +166,13 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         "edits" => {
             plan.ops = busy_partition(&mut rng, "*/5 * * * * *");
             plan.ops.extend(edits(&mut rng));
+        }
+        "twins" => {
+            plan.ops = busy_partition(&mut rng, "* * * * * *");
+            plan.ops.extend(twins(&mut rng));
+            plan.faults = (0..3)
+                .map(|node| (0, link(node, 0, HEAL_MS, Trouble::WatchSkips)))
+                .collect();
         }
         _ => {}
     }
@@ -426,6 +438,30 @@ fn edits(rng: &mut Rng) -> Vec<(u64, usize, Op)> {
         ));
     }
     ops.sort_by_key(|(at, ..)| *at);
+    ops
+}
+
+/// A hold or a release of one job and an edit of another through another node, in the same
+/// milliseconds: both have read the same heads.
+fn twins(rng: &mut Rng) -> Vec<(u64, usize, Op)> {
+    let names: Vec<String> = busy_names().collect();
+    let mut ops = Vec::new();
+    for turn in 0..50 {
+        let at = 10_000 + turn * 3_000 + rng.range(0, 1_000);
+        let (held, edited) = (rng.index(3), 3 + rng.index(3));
+        let hold = if rng.permille(500) {
+            Op::Pause(names[held].clone())
+        } else {
+            Op::Resume(names[held].clone())
+        };
+        let mut spec = JobSpec::handler(names[edited].clone(), HANDLER).cron("* * * * * *");
+        spec.payload = json!({ "does": "ok", "ms": 0, "salt": rng.range(0, 1_000_000) });
+        let through = rng.index(3);
+        let edit = Op::Put(Box::new(spec));
+        let other = (through + 1) % 3;
+        ops.push((at, through, hold));
+        ops.push((at + rng.range(0, 3), other, edit));
+    }
     ops
 }
 

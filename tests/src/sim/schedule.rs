@@ -5,7 +5,7 @@ use punctual::job::spec::JobSpec;
 use punctual::node::NodeConfig;
 use serde::Serialize;
 
-use super::ablation::Ablation;
+use super::ablation::Ablations;
 use super::faults::Window;
 
 /// How a node is made.
@@ -156,6 +156,13 @@ pub enum Fault {
         /// So long after the start its clock is set right.
         right_after_ms: u64,
     },
+    /// Somebody writes the run of an instant into the store, past the cursor.
+    ForeignRun {
+        /// Of this job.
+        job: String,
+        /// The instant, in virtual time.
+        instant_ms: u64,
+    },
     /// The store forgets its history up to so many revisions ago.
     Compact {
         /// Revisions that are kept.
@@ -209,8 +216,8 @@ pub struct Plan {
     pub heal_ms: u64,
     /// When it ends.
     pub end_ms: u64,
-    /// A safeguard that is taken away.
-    pub ablation: Option<Ablation>,
+    /// Safeguards that are taken away.
+    pub ablation: Ablations,
     /// The articles' design instead of the product.
     pub naive: bool,
 }

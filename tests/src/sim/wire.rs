@@ -20,7 +20,7 @@ use punctual::keys::Keys;
 use punctual_memory::MemoryBackend;
 use tokio::sync::oneshot;
 
-use super::ablation::Ablation;
+use super::ablation::{Ablation, Ablations};
 use super::executor::{Executor, Proc, WORLD};
 use super::faults::{Link, Rates, Trouble};
 use super::late_writes::{self, LATE_MS, LateWrites};
@@ -53,7 +53,7 @@ pub struct Wire {
     /// Leaders' writes that were refused because they lead no more.
     pub fenced_writes: Arc<AtomicU64>,
     /// What is taken away from each request.
-    pub ablation: Option<Ablation>,
+    pub ablation: Ablations,
     /// How far the process has seen the logs of changes.
     pub seen: SeenHeads,
     /// What is under way, on all wires.
@@ -310,9 +310,9 @@ impl CoordinationBackend for Wire {
             .await?;
         self.seen.read(&page.entries);
         self.late.read(span, &page);
-        if let Some(ablation) = self.ablation {
+        if !self.ablation.is_empty() {
             let entries = page.entries.into_iter();
-            page.entries = entries.map(|entry| ablation.entry(entry)).collect();
+            page.entries = entries.map(|entry| self.ablation.entry(entry)).collect();
         }
         Ok(page)
     }
@@ -321,7 +321,7 @@ impl CoordinationBackend for Wire {
         if puts(txn) {
             self.has_space()?;
         }
-        if self.ablation.is_some_and(|ablation| ablation.swallows(txn)) {
+        if self.ablation.swallows(txn) {
             return Ok(TxnOutcome::Conflict { seen: vec![] });
         }
         if campaigns(txn) {
@@ -336,10 +336,7 @@ impl CoordinationBackend for Wire {
             }
         }
         let keys = late_writes::puts(txn);
-        let txn = Arc::new(match self.ablation {
-            Some(ablation) => ablation.txn(txn),
-            None => txn.clone(),
-        });
+        let txn = Arc::new(self.ablation.txn(txn));
         let answer = self
             .call(
                 Some(keys),
@@ -350,11 +347,13 @@ impl CoordinationBackend for Wire {
                 TxnOutcome::applied,
             )
             .await;
-        match (answer, self.ablation) {
-            (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
+        match answer {
+            Err(BackendError::Unknown(_))
+                if self.ablation.contains(Ablation::UnknownIsConflict) =>
+            {
                 Ok(TxnOutcome::Conflict { seen: vec![] })
             }
-            (answer, _) => answer,
+            answer => answer,
         }
     }
 
@@ -368,13 +367,12 @@ impl CoordinationBackend for Wire {
         }
         let keys = txns.iter().flat_map(late_writes::puts).collect();
         let count = txns.len();
-        let batch = Arc::new(match self.ablation {
-            Some(ablation) => (
-                ablation.requirements(guard),
-                txns.iter().map(|txn| ablation.txn(txn)).collect(),
-            ),
-            None => (guard.to_vec(), txns.to_vec()),
-        });
+        let batch = Arc::new((
+            self.ablation.requirements(guard),
+            txns.iter()
+                .map(|txn| self.ablation.txn(txn))
+                .collect::<Vec<_>>(),
+        ));
         let sent = batch.clone();
         let answer = self
             .call(
@@ -405,14 +403,16 @@ impl CoordinationBackend for Wire {
         {
             self.fenced_writes.fetch_add(1, Ordering::SeqCst);
         }
-        match (answer, self.ablation) {
-            (Err(BackendError::Unknown(_)), Some(Ablation::UnknownIsConflict)) => {
+        match answer {
+            Err(BackendError::Unknown(_))
+                if self.ablation.contains(Ablation::UnknownIsConflict) =>
+            {
                 Ok(BatchOutcome::Judged {
                     revision: Revision(1),
                     outcomes: vec![TxnOutcome::Conflict { seen: vec![] }; count],
                 })
             }
-            (answer, _) => answer,
+            answer => answer,
         }
     }
 
@@ -434,10 +434,7 @@ impl CoordinationBackend for Wire {
                 |_| None,
             )
             .await?;
-        Ok(match self.ablation {
-            Some(ablation) => ablation.renewed(lease),
-            None => lease,
-        })
+        Ok(self.ablation.renewed(lease))
     }
 
     async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {

@@ -10,7 +10,7 @@ use punctual::env::race;
 use punctual::job::record::{ChangesRecord, decode, encode};
 use punctual::keys::Keys;
 
-use super::ablation::Ablation;
+use super::ablation::{Ablation, Ablations};
 use super::executor::Executor;
 use super::faults::{Cut, Link, Trouble};
 use super::rng::Rng;
@@ -73,7 +73,7 @@ pub struct WireWatch {
     /// Changes of jobs are left out without a trace.
     blind: Option<SeenHeads>,
     /// What is taken away from each entry.
-    ablation: Option<Ablation>,
+    ablation: Ablations,
 }
 
 impl WireWatch {
@@ -84,11 +84,13 @@ impl WireWatch {
         link: Arc<Link>,
         rng: Rng,
         counts: Counts,
-        ablation: Option<Ablation>,
+        ablation: Ablations,
         heads: &SeenHeads,
         inner: Box<dyn Watch>,
     ) -> Self {
-        let blind = (ablation == Some(Ablation::CompleteView)).then(|| heads.clone());
+        let blind = ablation
+            .contains(Ablation::CompleteView)
+            .then(|| heads.clone());
         Self {
             looked_ms: executor.now_ms(),
             executor,
@@ -146,10 +148,10 @@ impl WireWatch {
             self.count("watch skipped a revision");
             return None;
         }
-        if let Some(ablation) = self.ablation {
+        if !self.ablation.is_empty() {
             for event in &mut changes.events {
                 if let Event::Put(entry) = event {
-                    *entry = ablation.entry(entry.clone());
+                    *entry = self.ablation.entry(entry.clone());
                 }
             }
         }

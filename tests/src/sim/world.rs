@@ -386,10 +386,7 @@ impl World<'_> {
             ..NodeConfig::default()
         };
         let config = self.plan.times.config(index, config);
-        let config = match self.plan.ablation {
-            Some(ablation) => ablation.config(config),
-            None => config,
-        };
+        let config = self.plan.ablation.config(config);
         let node = Node::new(wire, env, executors, config)
             .expect("a valid configuration")
             .with_spool(self.slots[index].spool.clone());

@@ -7,6 +7,7 @@ use punctual::job::run::{RunState, SkipReason};
 use punctual::job::spec::JobSpec;
 use punctual_tests::check::check_history;
 use punctual_tests::check::history::{Change, History};
+use punctual_tests::sim::ablation::Ablations;
 use punctual_tests::sim::executor::Proc;
 use punctual_tests::sim::faults::{Trouble, Window};
 use punctual_tests::sim::ledger::Effect;
@@ -49,7 +50,7 @@ pub(crate) fn stage(nodes: u64, start: &str, length_ms: u64) -> Plan {
         ops: vec![],
         heal_ms: length_ms,
         end_ms: length_ms + AFTER_HEALING,
-        ablation: None,
+        ablation: Ablations::default(),
         naive: false,
     }
 }

@@ -82,6 +82,7 @@ fn stood(observed: &Observed) -> Vec<(String, NaiveJob, i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::ablation::Ablations;
     use crate::sim::schedule::{NodePlan, Op, Plan, Times};
     use crate::sim::workload::HANDLER;
     use crate::sim::world::simulate;
@@ -110,7 +111,7 @@ mod tests {
             ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
             heal_ms: 60_000,
             end_ms: 90_000,
-            ablation: None,
+            ablation: Ablations::default(),
             naive: true,
             overdue_takeover_ms: 0,
         });

@@ -1,13 +1,19 @@
 //! The hand that breaks things.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
-use punctual::backend::{CoordinationBackend, Revision};
+use punctual::backend::{CoordinationBackend, Revision, Txn};
+use punctual::bootstrap::DEFAULT_PARTITIONS;
 use punctual::cancel::StopCause;
-use punctual::job::record::{LeaderRecord, decode};
+use punctual::control::RunKind;
+use punctual::job::record::{JobRecord, LeaderRecord, RunRecord, decode, encode};
 use punctual::job::run::Owner;
-use punctual::keys::Keys;
+use punctual::job::{Definition, Job};
+use punctual::keys::{AttemptKey, Keys, partition_of};
+use punctual::leader::fire::pending;
+use punctual::time::compact;
 
 use super::{Event, Life, NAMESPACE, Slot, World};
 use crate::sim::coverage;
@@ -107,6 +113,15 @@ impl World<'_> {
                 let right = Fault::Step { node, ms: 0 };
                 self.at(start + right_after_ms, Event::Fault(right));
             }
+            Fault::ForeignRun {
+                ref job,
+                instant_ms,
+            } => {
+                if self.foreign_run(job, instant_ms).is_some() {
+                    self.count("run written past the cursor");
+                }
+                self.drain_tap();
+            }
             Fault::Compact { keep } => {
                 self.count("compaction");
                 self.drain_tap();
@@ -117,6 +132,48 @@ impl World<'_> {
                 }
             }
         }
+    }
+
+    fn foreign_run(&self, id: &str, instant_ms: u64) -> Option<()> {
+        let keys = Keys::new(NAMESPACE);
+        let partition = partition_of(id, DEFAULT_PARTITIONS);
+        let entries = self.store.entries().ok()?;
+        let at = |key: Vec<u8>| entries.iter().find(|entry| entry.key == key);
+        let entry = at(keys.job(partition, id))?;
+        let record: JobRecord = decode(&entry.value).ok()?;
+        let generation = record.generation;
+        let spec = at(keys.def(partition, id, generation))?;
+        let definition = Definition::decode(&spec.value, record.created_ms).ok()?;
+        let job = Job {
+            id: id.into(),
+            uid: entry.created,
+            modified: entry.modified,
+            record,
+            definitions: BTreeMap::new(),
+        };
+        let unix_ms = |ms: u64| self.plan.epoch_ms + ms.cast_signed();
+        let (at_ms, now_ms) = (unix_ms(instant_ms), unix_ms(self.executor.now_ms()));
+        let run = RunRecord {
+            run: format!("{id}@{}", compact(at_ms)),
+            scheduled_ms: at_ms,
+            not_before_ms: at_ms,
+            ..pending(
+                &job,
+                &definition,
+                generation,
+                RunKind::Scheduled,
+                now_ms,
+                now_ms,
+            )
+        };
+        let key = AttemptKey {
+            partition,
+            job: run.job.clone(),
+            run: run.run.clone(),
+            attempt: 1,
+        };
+        let txn = Txn::new().put(keys.run(&key), encode(&run));
+        self.store.commit(&txn).now_or_never()?.ok().map(drop)
     }
 
     fn pause(&mut self, index: usize, for_ms: u64) {
