@@ -23,6 +23,7 @@
 //! that key order is their order.
 
 use std::fmt::Write as _;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +120,7 @@ impl Keys {
     /// The node that a key under `drain/` names.
     #[must_use]
     pub fn parse_drain(&self, key: &[u8]) -> Option<String> {
-        self.rest(key, "drain/").map(str::to_owned)
+        part(self.rest(key, "drain/")?)
     }
 
     /// The lives of one node.
@@ -143,7 +144,7 @@ impl Keys {
     /// The node of a key under `clock/`.
     #[must_use]
     pub fn parse_clock(&self, key: &[u8]) -> Option<String> {
-        self.rest(key, "clock/").map(str::to_owned)
+        part(self.rest(key, "clock/")?)
     }
 
     /// The head of a partition's log of job changes; the first key of [`Keys::jobs_of`].
@@ -175,8 +176,8 @@ impl Keys {
     pub fn parse_job(&self, key: &[u8]) -> Option<(u16, Option<String>)> {
         let rest = self.rest(key, "job/")?;
         match rest.split_once('/') {
-            None => Some((rest.parse().ok()?, None)),
-            Some((partition, job)) => Some((partition.parse().ok()?, Some(job.to_owned()))),
+            None => Some((number(rest, 3)?, None)),
+            Some((partition, job)) => Some((number(partition, 3)?, Some(part(job)?))),
         }
     }
 
@@ -201,9 +202,10 @@ impl Keys {
     /// The job and generation that a key under `def/` names.
     #[must_use]
     pub fn parse_def(&self, key: &[u8]) -> Option<(String, u64)> {
-        let mut parts = self.rest(key, "def/")?.split('/');
-        let (_, job, generation) = (parts.next()?, parts.next()?, parts.next()?);
-        Some((job.to_owned(), generation.parse().ok()?))
+        let (partition, rest) = self.rest(key, "def/")?.split_once('/')?;
+        number::<u16>(partition, 3)?;
+        let (job, generation) = rest.split_once('/')?;
+        Some((part(job)?, number(generation, 10)?))
     }
 
     /// What is remembered of a deleted job.
@@ -222,7 +224,7 @@ impl Keys {
     #[must_use]
     pub fn parse_gone(&self, key: &[u8]) -> Option<(u16, String)> {
         let (partition, job) = self.rest(key, "gone/")?.split_once('/')?;
-        Some((partition.parse().ok()?, job.to_owned()))
+        Some((number(partition, 3)?, part(job)?))
     }
 
     /// How far a partition's schedule is decided.
@@ -240,7 +242,7 @@ impl Keys {
     /// The partition of a key under `cursor/`.
     #[must_use]
     pub fn parse_cursor(&self, key: &[u8]) -> Option<u16> {
-        self.rest(key, "cursor/")?.parse().ok()
+        number(self.rest(key, "cursor/")?, 3)
     }
 
     /// The counter that creations outside the cursor consume.
@@ -339,10 +341,10 @@ impl Keys {
             return None;
         }
         let at = AttemptKey {
-            partition: parts.next()?.parse().ok()?,
-            job: parts.next()?.to_owned(),
-            run: parts.next()?.to_owned(),
-            attempt: parts.next()?.parse().ok()?,
+            partition: number(parts.next()?, 3)?,
+            job: part(parts.next()?)?,
+            run: part(parts.next()?)?,
+            attempt: number(parts.next()?, 4)?,
         };
         parts.next().is_none().then_some(at)
     }
@@ -374,14 +376,14 @@ impl Keys {
     /// The run that a key under `cancel/` names.
     #[must_use]
     pub fn parse_cancel(&self, key: &[u8]) -> Option<String> {
-        self.rest(key, "cancel/").map(str::to_owned)
+        part(self.rest(key, "cancel/")?)
     }
 
     /// The node and incarnation that a key under `node/` names.
     #[must_use]
     pub fn parse_node(&self, key: &[u8]) -> Option<(String, String)> {
         let (node, incarnation) = self.rest(key, "node/")?.split_once('/')?;
-        Some((node.to_owned(), incarnation.to_owned()))
+        Some((part(node)?, part(incarnation)?))
     }
 
     fn rest<'a>(&self, key: &'a [u8], kind: &str) -> Option<&'a str> {
@@ -390,6 +392,22 @@ impl Keys {
             .strip_prefix(&self.root)?
             .strip_prefix(kind)
     }
+}
+
+/// A number as this module writes it, and in no other spelling: two keys that name one thing would be
+/// two records of it.
+fn number<N: FromStr>(text: &str, width: usize) -> Option<N> {
+    let spelled = text.len() == width || (text.len() > width && !text.starts_with('0'));
+    if spelled && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
+}
+
+/// An id: one part of a key, and not an empty one.
+fn part(text: &str) -> Option<String> {
+    (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
 }
 
 /// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z`, in
@@ -439,6 +457,66 @@ mod tests {
         let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
         assert_eq!(job_of_run(of_change), Some("a.b-c_d"));
         assert_eq!(job_of_run("nothing"), None);
+    }
+
+    #[test]
+    fn no_other_spelling_of_a_key_is_read() {
+        let keys = Keys::new("prod");
+        let key = |rest: &str| format!("/prod/{rest}").into_bytes();
+        for text in [
+            "4", "04", "0004", "+004", "+04", "-04", " 04", "004 ", "4.0", "", "٠٠٤", "99999999",
+            "65536", "004/", "004/x",
+        ] {
+            assert_eq!(keys.parse_cursor(&key(&format!("cursor/{text}"))), None);
+        }
+        for text in ["4", "0004", "+04", "04/x", "004/", "004//x", "004/x/y"] {
+            assert_eq!(keys.parse_job(&key(&format!("job/{text}"))), None);
+        }
+        for text in ["4/x", "0004/x", "004", "004/", "004/x/y"] {
+            assert_eq!(keys.parse_gone(&key(&format!("gone/{text}"))), None);
+        }
+        for text in [
+            "4/x/0000000042",
+            "004/x/42",
+            "004/x/00000000042",
+            "004/x/0000000042/y",
+            "004//0000000042",
+        ] {
+            assert_eq!(keys.parse_def(&key(&format!("def/{text}"))), None);
+        }
+        for text in [
+            "4/x/x@1/0001",
+            "004/x/x@1/1",
+            "004/x/x@1/00001",
+            "004/x/x@1/+001",
+            "004/x/x@1/0001/",
+            "004//x@1/0001",
+            "004/x//0001",
+        ] {
+            for kind in ["run", "done", "late"] {
+                assert_eq!(keys.parse_attempt(&key(&format!("{kind}/{text}"))), None);
+            }
+        }
+        for (text, parsed) in [
+            ("drain/", keys.parse_drain(&key("drain/"))),
+            ("drain/a/b", keys.parse_drain(&key("drain/a/b"))),
+            ("clock/a/b", keys.parse_clock(&key("clock/a/b"))),
+            ("cancel/a/b", keys.parse_cancel(&key("cancel/a/b"))),
+        ] {
+            assert_eq!(parsed, None, "{text}");
+        }
+        for text in ["n", "n/", "/i", "n/i/j"] {
+            assert_eq!(keys.parse_node(&key(&format!("node/{text}"))), None);
+        }
+        // Behind the padding numbers go on.
+        let at = AttemptKey {
+            partition: 12_345,
+            job: "x".into(),
+            run: "x@1".into(),
+            attempt: 123_456,
+        };
+        assert_eq!(keys.parse_attempt(&keys.run(&at)), Some(at));
+        assert_eq!(keys.parse_cursor(&keys.cursor(12_345)), Some(12_345));
     }
 
     #[test]
