@@ -45,9 +45,12 @@ async fn try_bootstrap(store: &Store, keys: &Keys) -> BackendResult<Meta> {
         partitions: DEFAULT_PARTITIONS,
         tzdb: tzdb(),
     };
-    // `meta` is never deleted, so its absence guards this against late copies.
+    // `meta` is never deleted, so its absence guards this against late copies. Where it was, by
+    // hand, cursors made anew would decide every instant of late a second time.
     let mut txn = Txn::new()
         .require(Requirement::Absent(keys.meta()))
+        .require(Requirement::Empty(keys.cursors()))
+        .require(Requirement::Empty(keys.jobs()))
         .put(keys.meta(), encode(&meta));
     // At the beginning of time and not now: whoever makes the namespace may have a wrong clock, and
     // no job has an instant before it was made.
@@ -61,10 +64,26 @@ async fn try_bootstrap(store: &Store, keys: &Keys) -> BackendResult<Meta> {
     }
     match store.try_commit(&txn).await? {
         TxnOutcome::Applied { .. } => Ok(meta),
-        TxnOutcome::Conflict { .. } => read_meta(store, keys)
-            .await?
-            .ok_or_else(|| BackendError::Broken("`meta` vanished".into())),
+        TxnOutcome::Conflict { .. } => match read_meta(store, keys).await? {
+            Some(meta) => Ok(meta),
+            None => Err(without_meta(store, keys).await?),
+        },
     }
+}
+
+/// There is a namespace, and its `meta` is gone.
+async fn without_meta(store: &Store, keys: &Keys) -> BackendResult<BackendError> {
+    let (cursors, _) = store.list(&keys.cursors(), None).await?;
+    let cursors = cursors
+        .iter()
+        .filter(|entry| keys.parse_cursor(&entry.key).is_some());
+    Ok(BackendError::Broken(format!(
+        "`{}` is missing, and the namespace is not empty ({} cursors): the record was deleted. No \
+         node starts before it is put back, with the same number of partitions, since cursors made \
+         anew would repeat what is decided (docs/operations.md, \"`meta` is gone\")",
+        String::from_utf8_lossy(&keys.meta()),
+        cursors.count()
+    )))
 }
 
 /// The namespace's `meta`, if the namespace exists.

@@ -57,8 +57,9 @@ fn put(keys: &Keys, drained: &mut BTreeSet<String>, entry: &Entry) {
         Ok(record) if record.drained => drained.insert(node),
         Ok(_) => drained.remove(&node),
         Err(error) => {
-            tracing::error!(node, %error, "cannot read whether this node is drained; as before");
-            false
+            // The safe side: who is drained by mistake is missed soon, and asks.
+            tracing::error!(node, %error, "cannot read whether this node is drained: taken for drained; drain or undrain it anew");
+            drained.insert(node)
         }
     };
 }

@@ -89,6 +89,7 @@ pub(crate) async fn examine(
     if let Ok(status) = &status {
         checks.push(leader(status));
         checks.push(undecided(status));
+        checks.extend(partitions(status));
         checks.extend(nodes(node, status));
         checks.push(zones(status));
     }
@@ -192,6 +193,23 @@ fn undecided(status: &StatusObject) -> Check {
             "they are late and not lost; the leader's log says what holds it up",
         ),
     }
+}
+
+fn partitions(status: &StatusObject) -> Vec<Check> {
+    let damaged = status.damaged_partitions.iter();
+    damaged
+        .map(|damaged| {
+            Check::problem(
+                "partition",
+                format!(
+                    "partition {} does not fire: {}",
+                    damaged.partition, damaged.what
+                ),
+                "put the record back (docs/operations.md, \"A record that cannot be read\"); it \
+                 goes on by itself then, and the other partitions fire meanwhile",
+            )
+        })
+        .collect()
 }
 
 fn nodes(own: &str, status: &StatusObject) -> Vec<Check> {
@@ -336,7 +354,7 @@ fn directory(path: &Path) -> Check {
 #[cfg(test)]
 mod tests {
     use punctual::backend::BackendError;
-    use punctual::control::NodeObject;
+    use punctual::control::{DamagedPartition, NodeObject};
 
     use super::*;
 
@@ -362,6 +380,7 @@ mod tests {
             running: 0,
             undecided_instants: 0,
             cursor_lag_ms: 0,
+            damaged_partitions: vec![],
         }
     }
 
@@ -398,6 +417,12 @@ mod tests {
         status.undecided_instants = 3;
         assert_eq!(leader(&status).verdict, Verdict::Problem);
         assert_eq!(undecided(&status).verdict, Verdict::Problem);
+        assert_eq!(partitions(&status), []);
+        status.damaged_partitions = vec![DamagedPartition {
+            partition: 4,
+            what: "a record is missing".into(),
+        }];
+        assert_eq!(verdicts(&partitions(&status)), [Verdict::Problem]);
     }
 
     #[test]

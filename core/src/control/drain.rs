@@ -48,8 +48,12 @@ impl Control {
             let known = entry
                 .as_ref()
                 .and_then(|entry| decode::<DrainRecord>(&entry.value).ok());
-            let stands = known.as_ref().is_some_and(|known| known.drained);
-            if stands == drained {
+            // What cannot be read is neither, and is written anew.
+            let stands = match (&entry, &known) {
+                (Some(_), known) => known.as_ref().map(|known| known.drained),
+                (None, _) => Some(false),
+            };
+            if stands == Some(drained) {
                 // Ours, if an earlier copy of this request won.
                 let ours = known.as_ref().is_some_and(|known| known.nonce == nonce);
                 return self.drain_object(node, drained, known, ours).await;
@@ -101,12 +105,13 @@ impl Control {
         })
     }
 
-    /// The ids of the drained nodes.
+    /// The ids of the drained nodes: those whose record cannot be read among them, as for the nodes
+    /// themselves.
     pub(super) async fn drained(&self) -> Result<BTreeSet<String>, ControlError> {
         let (entries, _) = self.store.list(&self.keys.drains(), None).await?;
         Ok(entries
             .iter()
-            .filter(|entry| decode::<DrainRecord>(&entry.value).is_ok_and(|r| r.drained))
+            .filter(|entry| decode::<DrainRecord>(&entry.value).map_or(true, |r| r.drained))
             .filter_map(|entry| self.keys.parse_drain(&entry.key))
             .collect())
     }

@@ -2,16 +2,23 @@
 
 use crate::job::record::{ClockRecord, LeaderRecord, NodeRecord, RunRecord, decode};
 use crate::job::run::{Owner, RunState};
-use crate::leader::partition::Partition;
+use crate::leader::partition::{Damage, Partition};
 use crate::plan::first_undecided;
 use crate::time::rfc3339_ms;
 
 use super::Control;
-use super::types::{ControlError, NodeObject, StatusObject};
+use super::types::{ControlError, DamagedPartition, NodeObject, StatusObject};
 
 /// An instant is overdue when it is not decided so long after its time.
 const OVERDUE_MS: i64 = 1_000;
 const COUNT_LIMIT: u64 = 10_000;
+
+struct Backlog {
+    jobs: u64,
+    undecided_instants: u64,
+    cursor_lag_ms: u64,
+    damaged_partitions: Vec<DamagedPartition>,
+}
 
 impl Control {
     /// Leader, nodes, counts. Reads every job: for people and their dashboards, not for loops.
@@ -40,7 +47,12 @@ impl Control {
                 _ => {}
             }
         }
-        let (jobs, undecided_instants, cursor_lag_ms) = self.backlog(meta.partitions).await?;
+        let Backlog {
+            jobs,
+            undecided_instants,
+            cursor_lag_ms,
+            damaged_partitions,
+        } = self.backlog(meta.partitions).await?;
         Ok(StatusObject {
             store,
             cluster_id: meta.cluster_id,
@@ -54,6 +66,7 @@ impl Control {
             running: counts[2],
             undecided_instants,
             cursor_lag_ms,
+            damaged_partitions,
         })
     }
 
@@ -104,12 +117,22 @@ impl Control {
             .collect())
     }
 
-    /// Jobs, overdue instants, and the age of the oldest of them.
-    async fn backlog(&self, partitions: u16) -> Result<(u64, u64, u64), ControlError> {
+    /// Jobs, overdue instants, the age of the oldest of them, and what cannot be read.
+    async fn backlog(&self, partitions: u16) -> Result<Backlog, ControlError> {
         let overdue = self.now_ms() - OVERDUE_MS;
         let (mut jobs, mut count, mut oldest) = (0, 0, None::<i64>);
+        let mut damaged_partitions = Vec::new();
         for number in 0..partitions {
-            let partition = Partition::load(&self.store, &self.keys, number).await?;
+            let partition = match Partition::load(&self.store, &self.keys, number).await? {
+                Ok(partition) => partition,
+                Err(Damage { what, .. }) => {
+                    damaged_partitions.push(DamagedPartition {
+                        partition: number,
+                        what,
+                    });
+                    continue;
+                }
+            };
             jobs += partition.jobs.len() as u64;
             for job in partition.jobs.values() {
                 let mut position = partition.cursor.position.clone();
@@ -123,6 +146,11 @@ impl Control {
             }
         }
         let lag = oldest.map_or(0, |oldest| self.now_ms() - oldest);
-        Ok((jobs, count, u64::try_from(lag).unwrap_or(0)))
+        Ok(Backlog {
+            jobs,
+            undecided_instants: count,
+            cursor_lag_ms: u64::try_from(lag).unwrap_or(0),
+            damaged_partitions,
+        })
     }
 }

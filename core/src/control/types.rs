@@ -199,6 +199,19 @@ pub struct StatusObject {
     pub undecided_instants: u64,
     /// Age of the oldest of them in milliseconds.
     pub cursor_lag_ms: u64,
+    /// Partitions in which nothing fires, since a record that they need is missing or cannot be
+    /// decoded. What they owe is in none of the counts above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged_partitions: Vec<DamagedPartition>,
+}
+
+/// A partition that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedPartition {
+    /// Its number.
+    pub partition: u16,
+    /// The record, and what is wrong with it.
+    pub what: String,
 }
 
 /// A live node.

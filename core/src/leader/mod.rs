@@ -178,7 +178,8 @@ async fn fire_due(
                 }
             }
         }
-        for partition in partitions.iter_mut().filter(|p| p.stale && !p.stopped) {
+        let now_ms = context.store.env().monotonic_ms();
+        for partition in partitions.iter_mut().filter(|p| p.is_to_be_read(now_ms)) {
             partition.reload(&context.store, &context.keys).await?;
         }
     }

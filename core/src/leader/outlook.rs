@@ -269,7 +269,12 @@ impl Outlook {
             }
             self.check_at_ms = store.env().monotonic_ms() + self.context.relist_ms;
         }
-        for partition in self.partitions.iter_mut().filter(|p| p.stale && !p.stopped) {
+        let now_ms = store.env().monotonic_ms();
+        let unread = self
+            .partitions
+            .iter_mut()
+            .filter(|p| p.is_to_be_read(now_ms));
+        for partition in unread {
             partition.reload(store, keys).await?;
         }
         Ok(())
@@ -279,7 +284,7 @@ impl Outlook {
 async fn load(context: &LeaderContext) -> BackendResult<Vec<Partition>> {
     let mut partitions = Vec::new();
     for number in 0..context.meta.partitions {
-        partitions.push(Partition::load(&context.store, &context.keys, number).await?);
+        partitions.push(Partition::open(&context.store, &context.keys, number).await?);
     }
     Ok(partitions)
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
 
 use crate::backend::{BackendError, BackendResult, Changes, Entry, Event, Revision, Span};
-use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode};
+use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode, encode};
 use crate::job::{Definition, Job};
 use crate::keys::Keys;
 use crate::plan::{DueIndex, Plan, first_undecided};
@@ -14,6 +15,30 @@ use crate::recipe::retry::{Backoff, Store};
 
 /// Batches start with so many decisions, and never have more.
 pub const MAX_BATCH: usize = 100;
+/// A partition that cannot be read is read again after so long, then after twice as long, ...
+const FIRST_RETRY_MS: u64 = 500;
+/// ... and at least so often.
+const LAST_RETRY_MS: u64 = 60_000;
+
+/// A partition's cursor or log of changes is missing, or cannot be decoded: somebody wrote to the
+/// store by hand, or it was made by a newer version. Nothing is decided in the partition until the
+/// record is put back; the others go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The record and what is wrong with it, for people.
+    pub what: String,
+    /// The revision at which it was found so.
+    pub at: Revision,
+}
+
+/// What is tried with a damaged partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    damage: Damage,
+    /// It is read again then, by the monotonic clock.
+    retry_at_ms: u64,
+    wait_ms: u64,
+}
 
 /// What news of a cursor meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,25 +79,31 @@ pub struct Partition {
     pub stale: bool,
     /// Its cursor went backwards: nothing more is decided here until a person has looked.
     pub stopped: bool,
+    /// It cannot be read; stale until it can.
+    waiting: Option<Waiting>,
 }
 
 impl Partition {
     /// Reads a partition at one revision.
     ///
     /// # Errors
-    /// Those of the store; [`BackendError::Broken`] when its cursor or `changes` is missing.
-    pub async fn load(store: &Store, keys: &Keys, number: u16) -> BackendResult<Self> {
+    /// Those of the store. That its records are damaged is none.
+    pub async fn load(
+        store: &Store,
+        keys: &Keys,
+        number: u16,
+    ) -> BackendResult<Result<Self, Damage>> {
         let (jobs, defs, cursor, loaded) = read(store, keys, number).await?;
-        let missing = |what: &str| BackendError::Broken(format!("partition {number}: {what}"));
-        let cursor = cursor.ok_or_else(|| missing("the cursor is missing"))?;
-        let cursor_record: CursorRecord =
-            decode(&cursor.value).map_err(|e| missing(&format!("cursor: {e}")))?;
-        let (head, jobs) = jobs
-            .split_first()
-            .filter(|(head, _)| head.key == keys.changes(number))
-            .ok_or_else(|| missing("its log of changes is missing"))?;
-        let changes: ChangesRecord =
-            decode(&head.value).map_err(|e| missing(&format!("changes: {e}")))?;
+        let (cursor_key, head_key) = (keys.cursor(number), keys.changes(number));
+        let head = jobs.first().filter(|head| head.key == head_key);
+        let records = record::<CursorRecord>(&cursor_key, cursor.as_ref()).and_then(|cursor| {
+            let changes = record::<ChangesRecord>(&head_key, head)?;
+            Ok((cursor, changes))
+        });
+        let ((cursor, cursor_revision), (changes, changes_revision)) = match records {
+            Ok(records) => records,
+            Err(what) => return Ok(Err(Damage { what, at: loaded })),
+        };
 
         let mut bytes: BTreeMap<(String, u64), Vec<u8>> = BTreeMap::new();
         for def in defs {
@@ -84,17 +115,19 @@ impl Partition {
             number,
             jobs: BTreeMap::new(),
             due: DueIndex::default(),
-            cursor: cursor_record,
-            cursor_revision: cursor.modified,
+            cursor,
+            cursor_revision,
             changes,
-            changes_revision: head.modified,
+            changes_revision,
             loaded,
             batch: MAX_BATCH,
             standing: BTreeSet::new(),
             stale: false,
             stopped: false,
+            waiting: None,
         };
-        for entry in jobs {
+        // The head comes first.
+        for entry in jobs.iter().skip(1) {
             let Some((id, record)) = decode_job(keys, entry) else {
                 continue;
             };
@@ -110,7 +143,81 @@ impl Partition {
             }
             partition.insert(job(id, entry, record, definitions));
         }
-        Ok(partition)
+        Ok(Ok(partition))
+    }
+
+    /// Reads a partition, or notes that this cannot be done yet.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn open(store: &Store, keys: &Keys, number: u16) -> BackendResult<Self> {
+        match Self::load(store, keys, number).await? {
+            Ok(partition) => Ok(partition),
+            Err(damage) => {
+                let mut partition = Self {
+                    number,
+                    jobs: BTreeMap::new(),
+                    due: DueIndex::default(),
+                    cursor: CursorRecord::starting_at(i64::MIN),
+                    cursor_revision: Revision(0),
+                    changes: ChangesRecord::default(),
+                    changes_revision: Revision(0),
+                    loaded: damage.at,
+                    batch: MAX_BATCH,
+                    standing: BTreeSet::new(),
+                    stale: true,
+                    stopped: false,
+                    waiting: None,
+                };
+                partition.wait(damage, store.env().monotonic_ms());
+                Ok(partition)
+            }
+        }
+    }
+
+    /// Why nothing is decided here at the moment, if the partition cannot be read.
+    #[must_use]
+    pub fn damage(&self) -> Option<&Damage> {
+        self.waiting.as_ref().map(|waiting| &waiting.damage)
+    }
+
+    /// Whether it must be read anew now; `now_ms` is monotonic.
+    #[must_use]
+    pub fn is_to_be_read(&self, now_ms: u64) -> bool {
+        let waits = |waiting: &Waiting| now_ms < waiting.retry_at_ms;
+        self.stale && !self.stopped && !self.waiting.as_ref().is_some_and(waits)
+    }
+
+    /// Nothing is decided here until the partition can be read.
+    fn wait(&mut self, damage: Damage, now_ms: u64) {
+        let before = self.waiting.take();
+        let is_news = before.as_ref().is_none_or(|b| b.damage.what != damage.what);
+        if is_news {
+            // For whoever puts it back: an older position would decide instants twice.
+            let known = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            let is_known = self.cursor_revision.0 > 0;
+            tracing::error!(
+                partition = self.number,
+                what = damage.what,
+                last_cursor = is_known.then(|| known(encode(&self.cursor))),
+                last_changes = is_known.then(|| known(encode(&self.changes))),
+                "this partition cannot be read: nothing fires in it until the record is put back; the others go on"
+            );
+        }
+        let wait_ms = before.map_or(FIRST_RETRY_MS, |b| (b.wait_ms * 2).min(LAST_RETRY_MS));
+        self.stale = true;
+        self.waiting = Some(Waiting {
+            damage,
+            retry_at_ms: now_ms.saturating_add(wait_ms),
+            wait_ms,
+        });
+    }
+
+    /// Something was written where the damage is.
+    fn look_again(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.retry_at_ms = 0;
+        }
     }
 
     fn insert(&mut self, job: Job) {
@@ -130,10 +237,13 @@ impl Partition {
         keys: &Keys,
         changes: &Changes,
     ) -> BackendResult<()> {
+        let head_key = keys.changes(self.number);
+        if changes.events.iter().any(|event| *event.key() == head_key) {
+            self.look_again();
+        }
         if changes.revision <= self.changes_revision || self.stale {
             return Ok(());
         }
-        let head_key = keys.changes(self.number);
         let head = changes.events.iter().find_map(|event| match event {
             Event::Put(entry) if entry.key == head_key => Some(entry),
             _ => None,
@@ -192,6 +302,10 @@ impl Partition {
             self.stale = true;
             return Moved::Known;
         };
+        if self.waiting.is_some() {
+            self.look_again();
+            return Moved::Known;
+        }
         if cursor.position < self.cursor.position {
             self.stop();
             return Moved::Known;
@@ -266,12 +380,22 @@ impl Partition {
         self.stale = true;
     }
 
-    /// Reads the partition anew, keeping what is known of its runs.
+    /// Reads the partition anew, keeping what is known of its runs. One that cannot be read now is
+    /// tried again later.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn reload(&mut self, store: &Store, keys: &Keys) -> BackendResult<()> {
-        let fresh = Self::load(store, keys, self.number).await?;
+        let fresh = match Self::load(store, keys, self.number).await? {
+            Ok(fresh) => fresh,
+            Err(damage) => {
+                self.wait(damage, store.env().monotonic_ms());
+                return Ok(());
+            }
+        };
+        if self.waiting.is_some() {
+            tracing::info!(partition = self.number, "this partition can be read again");
+        }
         if fresh.cursor.position < self.cursor.position {
             self.stop();
             return Ok(());
@@ -312,6 +436,16 @@ async fn read(
             }
             answer => return answer,
         }
+    }
+}
+
+/// A record that the partition cannot do without, and its revision; else what is wrong with it.
+fn record<T: DeserializeOwned>(key: &[u8], entry: Option<&Entry>) -> Result<(T, Revision), String> {
+    let name = String::from_utf8_lossy(key);
+    let entry = entry.ok_or_else(|| format!("`{name}` is missing"))?;
+    match decode(&entry.value) {
+        Ok(record) => Ok((record, entry.modified)),
+        Err(error) => Err(format!("`{name}`: {error}")),
     }
 }
 

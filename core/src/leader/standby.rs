@@ -104,8 +104,10 @@ impl Standby<'_> {
         if outlook.lead.known.0 == 0 {
             return Ok(Step::Wait(TICK_MS));
         }
-        if outlook.lead.entry.is_none() {
-            return self.campaign(outlook).await;
+        match &outlook.lead.entry {
+            None => return self.campaign(outlook).await,
+            Some(leader) if leader.lease.is_none() => return self.free(outlook).await,
+            Some(_) => {}
         }
         let sight = outlook.sight();
         let at_ms = self.context.store.env().monotonic_ms();
@@ -164,6 +166,36 @@ impl Standby<'_> {
                 self.backoff.wait(store.env()).await;
                 Ok(Step::Wait(0))
             }
+        }
+    }
+
+    /// The leader's key is under no lease: something else wrote it. It would outlive its leader for
+    /// ever, so it is deleted, by its very revision. A leader that is still there loses its lead and
+    /// nothing else, and whoever leads next has a lease.
+    async fn free(&mut self, outlook: &mut Outlook) -> BackendResult<Step> {
+        let (Some(session), Some(leader)) = (
+            self.candidate.sessions.borrow().clone(),
+            outlook.lead.entry.clone(),
+        ) else {
+            return Ok(Step::Wait(TICK_MS));
+        };
+        let txn = Txn::new()
+            .require(Requirement::Modified(leader.key.clone(), leader.modified))
+            .require(session.guard())
+            .delete(leader.key);
+        match self.context.store.try_commit(&txn).await? {
+            TxnOutcome::Applied { revision, .. } => {
+                let written = outlook.lead.record.as_ref().map(|r| r.owner.to_string());
+                tracing::warn!(
+                    ?written,
+                    "the leader's key had no lease, so something else wrote it; deleted, so that \
+                     the lead can end by itself again"
+                );
+                outlook.leads(None, revision, true);
+                Ok(Step::Wait(0))
+            }
+            // Somebody else was faster: the watches will tell.
+            TxnOutcome::Conflict { .. } => Ok(Step::Wait(TICK_MS)),
         }
     }
 

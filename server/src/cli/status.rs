@@ -40,6 +40,12 @@ fn describe(output: &Output, status: &StatusObject) -> String {
     ]);
     text.push('\n');
     text.push_str(&node::table(output, &status.nodes));
+    for damaged in &status.damaged_partitions {
+        text.push_str(&format!(
+            "\nPartition {} does not fire: {}\nPut the record back (docs/operations.md, \"A record that cannot be read\").\n",
+            damaged.partition, damaged.what
+        ));
+    }
     for node in &status.nodes {
         if let Some(held) = &node.clock_held {
             text.push_str(&format!(

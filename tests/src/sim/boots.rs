@@ -77,6 +77,8 @@ fn lasts_ms(fault: &Fault) -> u64 {
         | Fault::Step { .. }
         | Fault::Creep { .. }
         | Fault::ForeignRun { .. }
+        | Fault::Spoil { .. }
+        | Fault::TakeLeaderLease
         | Fault::Compact { .. } => 0,
     }
 }

@@ -163,11 +163,33 @@ pub enum Fault {
         /// The instant, in virtual time.
         instant_ms: u64,
     },
+    /// Somebody writes bytes that mean nothing over a record, or deletes it, and puts it back later.
+    Spoil {
+        /// The record.
+        record: Spoilt,
+        /// Deletes it instead.
+        delete: bool,
+        /// It is put back after so long; `None`: never.
+        for_ms: Option<u64>,
+    },
+    /// Somebody writes the leader's key as it is, without its lease.
+    TakeLeaderLease,
     /// The store forgets its history up to so many revisions ago.
     Compact {
         /// Revisions that are kept.
         keep: u64,
     },
+}
+
+/// A record that somebody spoils by hand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Spoilt {
+    /// A partition's cursor.
+    Cursor(u16),
+    /// The head of a partition's log of changes.
+    Changes(u16),
+    /// The wish about a node.
+    Drain(String),
 }
 
 /// What an operator does.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use punctual::backend::BackendError;
+use punctual::backend::{BackendError, Txn};
 use punctual::cancel::{CancelToken, Canceller};
 use punctual::clock::FireClock;
 use punctual::control::Control;
@@ -111,6 +111,8 @@ enum Event {
     Resume(Proc),
     /// With a clock so far off.
     StartWrong(usize, i64),
+    /// A record that somebody spoilt.
+    PutBack(Vec<u8>, Vec<u8>),
     Heal,
 }
 
@@ -262,6 +264,7 @@ impl World<'_> {
             Event::Fault(fault) => self.fault(&fault),
             Event::Op(index, op) => self.op(index, op),
             Event::Resume(proc) => self.resume(proc),
+            Event::PutBack(key, value) => self.write(Txn::new().put(key, value)),
             Event::Heal => self.heal(),
         }
     }

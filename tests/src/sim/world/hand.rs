@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
-use punctual::backend::{CoordinationBackend, Revision, Txn};
+use punctual::backend::{CoordinationBackend, Entry, Revision, Txn};
 use punctual::bootstrap::DEFAULT_PARTITIONS;
 use punctual::cancel::StopCause;
 use punctual::control::RunKind;
@@ -18,7 +18,7 @@ use punctual::time::compact;
 use super::{Event, Life, NAMESPACE, Slot, World};
 use crate::sim::coverage;
 use crate::sim::executor::Proc;
-use crate::sim::schedule::Fault;
+use crate::sim::schedule::{Fault, Spoilt};
 
 impl World<'_> {
     fn leader(&self) -> Option<usize> {
@@ -122,6 +122,18 @@ impl World<'_> {
                 }
                 self.drain_tap();
             }
+            Fault::Spoil {
+                ref record,
+                delete,
+                for_ms,
+            } => self.spoil(record, delete, for_ms),
+            Fault::TakeLeaderLease => {
+                let key = Keys::new(NAMESPACE).leader();
+                if let Some(entry) = self.entry(&key) {
+                    self.write(Txn::new().put(key, entry.value));
+                    self.count("leader's key without a lease");
+                }
+            }
             Fault::Compact { keep } => {
                 self.count("compaction");
                 self.drain_tap();
@@ -131,6 +143,37 @@ impl World<'_> {
                         .compact(Revision(revision.0.saturating_sub(keep).max(1)));
                 }
             }
+        }
+    }
+
+    fn entry(&self, key: &[u8]) -> Option<Entry> {
+        let entries = self.store.entries().unwrap_or_default();
+        entries.into_iter().find(|entry| entry.key == key)
+    }
+
+    /// Past every wire.
+    pub(super) fn write(&self, txn: Txn) {
+        self.drain_tap();
+        let _ = self.store.commit(&txn).now_or_never();
+        self.drain_tap();
+    }
+
+    fn spoil(&mut self, record: &Spoilt, delete: bool, for_ms: Option<u64>) {
+        let keys = Keys::new(NAMESPACE);
+        let key = match record {
+            Spoilt::Cursor(partition) => keys.cursor(*partition),
+            Spoilt::Changes(partition) => keys.changes(*partition),
+            Spoilt::Drain(node) => keys.drain(node),
+        };
+        let before = self.entry(&key);
+        self.count("record spoilt by hand");
+        self.write(match delete {
+            true => Txn::new().delete(key.clone()),
+            false => Txn::new().put(key.clone(), b"spoilt".to_vec()),
+        });
+        if let (Some(for_ms), Some(before)) = (for_ms, before) {
+            let at = self.executor.now_ms() + for_ms;
+            self.at(at, Event::PutBack(key, before.value));
         }
     }
 
