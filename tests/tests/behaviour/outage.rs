@@ -1,6 +1,8 @@
 //! Workers and stores that go away.
 
+use punctual::duration::Millis;
 use punctual::job::run::{FailReason, RunState};
+use punctual::job::spec::OnLost;
 use punctual_tests::sim::faults::{Cut, Trouble};
 use punctual_tests::sim::schedule::Fault;
 
@@ -115,4 +117,28 @@ fn r14_no_interval_falls_silent_in_a_rolling_restart() {
         assert!(silent.max().unwrap() <= 20_000, "{job}");
         assert!(runs.len() >= 18, "{job} ran {} times", runs.len());
     }
+}
+
+/// A worker that stands still past the time limit of its run still has its session, so its code may be
+/// going on and nobody may take the run: the leader's own limit lies behind the grace of the session,
+/// however long sessions last. (Once it was half a minute behind the time limit.)
+#[test]
+fn who_stands_still_under_a_long_session_keeps_its_run() {
+    let mut plan = stage(2, "2026-03-01T00:00:00Z", 2 * MINUTE);
+    plan.times.session_ttl_ms = 60_000;
+    plan.times.kill_grace_ms = 2_000;
+    plan.times.lost_grace_ms = 62_000;
+    plan.nodes[0].has_handler = false;
+    let mut job = does(cron("a", "20 0 0 * * *"), "ok", 8_000);
+    job.timeout = Millis::from_secs(10);
+    job.on_lost = OnLost::Retry;
+    job.idempotent = true;
+    plan.put(3_000, job);
+    // Awake again at 58 s, before its session ends; 20 + 10 s and twice its grace and 20 s are 54 s.
+    let for_ms = 37_000;
+    plan.fault(21_000, Fault::Pause { node: 1, for_ms });
+    let seen = plan.play();
+    assert_eq!(seen.states("a"), [RunState::Success]);
+    assert_eq!(seen.runs("a").len(), 1);
+    assert!((58_000..60_000).contains(&seen.ended[0].at_ms));
 }
