@@ -98,7 +98,7 @@ impl Control {
     async fn meta(&self) -> Result<crate::job::record::Meta, ControlError> {
         read_meta(&self.store, &self.keys).await?.ok_or_else(|| {
             ControlError::Store(BackendError::Unavailable(
-                "the namespace does not exist yet: no node has started".into(),
+                "there is no namespace: no node has started yet, or its `meta` was deleted".into(),
             ))
         })
     }

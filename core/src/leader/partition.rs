@@ -112,19 +112,12 @@ impl Partition {
             }
         }
         let mut partition = Self {
-            number,
-            jobs: BTreeMap::new(),
-            due: DueIndex::default(),
             cursor,
             cursor_revision,
             changes,
             changes_revision,
-            loaded,
-            batch: MAX_BATCH,
-            standing: BTreeSet::new(),
             stale: false,
-            stopped: false,
-            waiting: None,
+            ..Self::unread(number, loaded)
         };
         // The head comes first.
         for entry in jobs.iter().skip(1) {
@@ -154,24 +147,29 @@ impl Partition {
         match Self::load(store, keys, number).await? {
             Ok(partition) => Ok(partition),
             Err(damage) => {
-                let mut partition = Self {
-                    number,
-                    jobs: BTreeMap::new(),
-                    due: DueIndex::default(),
-                    cursor: CursorRecord::starting_at(i64::MIN),
-                    cursor_revision: Revision(0),
-                    changes: ChangesRecord::default(),
-                    changes_revision: Revision(0),
-                    loaded: damage.at,
-                    batch: MAX_BATCH,
-                    standing: BTreeSet::new(),
-                    stale: true,
-                    stopped: false,
-                    waiting: None,
-                };
+                let mut partition = Self::unread(number, damage.at);
                 partition.wait(damage, store.env().monotonic_ms());
                 Ok(partition)
             }
+        }
+    }
+
+    /// A partition of which nothing is known.
+    fn unread(number: u16, loaded: Revision) -> Self {
+        Self {
+            number,
+            jobs: BTreeMap::new(),
+            due: DueIndex::default(),
+            cursor: CursorRecord::starting_at(i64::MIN),
+            cursor_revision: Revision(0),
+            changes: ChangesRecord::default(),
+            changes_revision: Revision(0),
+            loaded,
+            batch: MAX_BATCH,
+            standing: BTreeSet::new(),
+            stale: true,
+            stopped: false,
+            waiting: None,
         }
     }
 
@@ -488,5 +486,61 @@ fn decode_definition(
             tracing::error!(job = id, generation, %error, "this definition is set aside: its instants do not fire until the job is applied again");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unread() -> Partition {
+        Partition::unread(7, Revision(3))
+    }
+
+    fn damage(what: &str) -> Damage {
+        Damage {
+            what: what.into(),
+            at: Revision(3),
+        }
+    }
+
+    /// A partition that stays damaged costs a read a minute, however often somebody looks.
+    #[test]
+    fn a_damaged_partition_is_read_again_ever_more_rarely() {
+        let (mut partition, mut reads) = (unread(), Vec::new());
+        for now_ms in (0..600_000).step_by(100) {
+            if partition.is_to_be_read(now_ms) {
+                reads.push(now_ms);
+                partition.wait(damage("spoilt"), now_ms);
+            }
+        }
+        assert_eq!(reads[..5], [0, 500, 1_500, 3_500, 7_500]);
+        assert!((12..=18).contains(&reads.len()), "{reads:?}");
+        assert_eq!(partition.damage(), Some(&damage("spoilt")));
+    }
+
+    #[test]
+    fn what_is_written_to_the_damage_is_looked_at_at_once() {
+        let mut partition = unread();
+        partition.wait(damage("spoilt"), 0);
+        assert!(!partition.is_to_be_read(10));
+        let cursor = Entry {
+            key: b"cursor".to_vec(),
+            value: encode(&CursorRecord::starting_at(5)),
+            created: Revision(1),
+            modified: Revision(4),
+            lease: None,
+        };
+        assert_eq!(partition.moved(&cursor), Moved::Known);
+        assert!(partition.is_to_be_read(10), "it may be whole again");
+        // Bytes that mean nothing are no reason to hurry.
+        partition.wait(damage("spoilt"), 10);
+        let spoilt = Entry {
+            value: b"spoilt".to_vec(),
+            modified: Revision(5),
+            ..cursor
+        };
+        assert_eq!(partition.moved(&spoilt), Moved::Known);
+        assert!(!partition.is_to_be_read(20));
     }
 }
