@@ -14,10 +14,13 @@ mod recorder;
 
 use std::process::ExitCode;
 
-use punctual_tests::etcd::Etcd;
+use punctual_tests::etcd::EtcdCluster;
 
 const USAGE: &str =
     "usage: punctual-bench failover [--etcd URL] [--rounds N] [--overdue-takeover-ms N] [-o json]";
+
+/// So many members has an etcd that the benchmark starts itself.
+const MEMBERS: usize = 3;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -51,13 +54,11 @@ fn main() -> ExitCode {
 }
 
 async fn measure(options: Options) -> Result<(), String> {
-    let own = options.etcd.is_none().then(Etcd::start);
-    let etcd = own
-        .as_ref()
-        .map(Etcd::endpoint)
-        .or(options.etcd.clone())
-        .unwrap_or_default();
-    let report = failover::run(&etcd, &options).await?;
+    let store = match &options.etcd {
+        Some(given) => failover::Store::Given(given.clone()),
+        None => failover::Store::Own(EtcdCluster::start(MEMBERS)),
+    };
+    let report = failover::run(store, &options).await?;
     if options.json {
         println!("{}", report.json());
     } else {
