@@ -269,7 +269,10 @@ fn clock(state: ClockState) -> Check {
                     needs_person: false,
                     ..
                 } => "if it stays as it is for a minute, it is believed; look at the time service",
-                Hold::Step { .. } => "set it right and restart the node",
+                Hold::Step { .. } => {
+                    "look at the clock of this machine; set it right, or, if it is right now, \
+                                   `punctual admin clock accept`"
+                }
                 Hold::Outvoted { .. } => "look at the time service of this machine",
             },
         ),

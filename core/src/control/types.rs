@@ -252,6 +252,15 @@ pub struct DrainObject {
     pub others: usize,
 }
 
+/// What became of a person's word that a node's clock is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockObject {
+    /// The node's id.
+    pub node: String,
+    /// Whether its clock was held for a step, which is believed now; if not, it was believed before.
+    pub accepted: bool,
+}
+
 /// Why an operation was not done. Each kind is something the caller acts on differently.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {

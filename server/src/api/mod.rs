@@ -85,6 +85,7 @@ impl Api {
             .route("/v1/nodes", get(nodes::list))
             .route("/v1/nodes/{id}/drain", post(nodes::drain))
             .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
+            .route("/v1/clock/accept", post(nodes::accept_clock))
             .route("/v1/status", get(misc::status))
             .route("/v1/doctor", get(misc::doctor))
             .route("/v1/next", get(misc::next))

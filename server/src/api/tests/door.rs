@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ROUTES: [(&str, &str); 18] = [
+const ROUTES: [(&str, &str); 19] = [
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/a"),
     ("PUT", "/v1/jobs/a"),
@@ -17,6 +17,7 @@ const ROUTES: [(&str, &str); 18] = [
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/a/drain"),
     ("POST", "/v1/nodes/a/undrain"),
+    ("POST", "/v1/clock/accept"),
     ("GET", "/v1/status"),
     ("GET", "/v1/next?expr=x"),
     ("POST", "/v1/apply"),
