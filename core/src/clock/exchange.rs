@@ -164,7 +164,7 @@ impl Exchange {
             // Before the first write: a node without peers starts at once.
             match self.confirm().await {
                 Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "cannot look for other nodes"),
+                Err(error) => crate::recipe::outage::again(&error, "cannot look for other nodes"),
             }
             self.look_at_ms = self.now_ms() + BOOT_TICK_MS;
         }
@@ -291,7 +291,7 @@ impl Exchange {
             Err(error) => {
                 // A lease that is gone is followed by another session.
                 if !matches!(error, BackendError::LeaseLost) {
-                    tracing::warn!(%error, "cannot tell the time; trying again");
+                    crate::recipe::outage::again(&error, "cannot tell the time");
                 }
                 self.not_before_ms = now_ms + TICK_MS;
             }

@@ -80,7 +80,7 @@ impl Control {
     ) -> Self {
         Self {
             clock,
-            store: Store::new(backend, env, CALL_MS),
+            store: Store::new(backend, env, CALL_MS).unreported(),
             keys: Keys::new(namespace),
         }
     }

@@ -199,7 +199,10 @@ async fn a_panic_is_a_problem_like_others() {
     }
     let router = axum::Router::new()
         .route("/broken", axum::routing::get(broken))
-        .layer(axum::middleware::from_fn(super::super::finish));
+        .layer(axum::middleware::from_fn_with_state(
+            BODY_TIME,
+            super::super::finish,
+        ));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap())
         .await
