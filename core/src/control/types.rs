@@ -222,6 +222,9 @@ pub struct NodeObject {
     pub queues: Vec<String>,
     /// The handlers it has.
     pub handlers: Vec<String>,
+    /// Whether it runs commands, be it only those that are named in its own files.
+    #[serde(default)]
+    pub commands: bool,
     /// Since when it is there.
     pub since: String,
     /// Where its API listens, if it has one.
