@@ -15,7 +15,7 @@
 //! seconds. So connections are pinged only while calls are open, and not more often than that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use etcd_client::{Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, WatchClient};
 use tokio::sync::OnceCell;
@@ -40,6 +40,8 @@ pub(crate) struct Members {
 struct Member {
     endpoint: String,
     lines: OnceCell<Arc<Lines>>,
+    /// It was said that it does not serve us, and it has not since.
+    told: AtomicBool,
 }
 
 /// The open connections to a member.
@@ -65,6 +67,7 @@ impl Members {
             .map(|endpoint| Member {
                 endpoint,
                 lines: OnceCell::new(),
+                told: AtomicBool::new(false),
             })
             .collect();
         Ok(Self {
@@ -124,8 +127,18 @@ impl Members {
         self.leave(lines.member);
     }
 
+    /// The member behind these lines has answered.
+    pub(crate) fn serves(&self, lines: &Lines) {
+        self.members[lines.member]
+            .told
+            .store(false, Ordering::Relaxed);
+    }
+
     fn leave(&self, index: usize) {
-        if let Some(next) = self.turn(index) {
+        if let Some(next) = self.turn(index)
+            // Where none of them serves, they are left in turn, several times a second.
+            && !self.members[index].told.swap(true, Ordering::Relaxed)
+        {
             tracing::warn!(
                 from = self.members[index].endpoint,
                 to = self.members[next].endpoint,

@@ -75,7 +75,10 @@ impl Store {
         let deadline = Instant::now() + within;
         let lines = self.lines(deadline).await?;
         let failure = match timeout_at(deadline, request(Arc::clone(&lines))).await {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                self.members.serves(&lines);
+                return Ok(answer);
+            }
             Ok(Err(error)) => Failure::sort(call, &error),
             Err(_) => {
                 let why = format!("no answer within {} ms", within.as_millis());

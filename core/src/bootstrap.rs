@@ -26,7 +26,7 @@ pub async fn bootstrap(store: &Store, keys: &Keys) -> BackendResult<Meta> {
     loop {
         match try_bootstrap(store, keys).await {
             Err(error) if error.is_transient() => {
-                tracing::warn!(%error, "the store does not answer; waiting for it");
+                tracing::debug!(%error, "cannot read the namespace; trying again");
                 backoff.wait(store.env()).await;
             }
             answer => return answer,

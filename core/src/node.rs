@@ -287,7 +287,7 @@ impl Node {
                     continue;
                 }
                 Either::Right(Err(error)) => {
-                    tracing::warn!(%error, "cannot register; trying again");
+                    crate::recipe::outage::again(&error, "cannot register");
                     backoff.wait(env).await;
                     continue;
                 }

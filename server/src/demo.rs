@@ -1,8 +1,10 @@
 //! `demo`: a node with sample jobs on a store that is thrown away, and what they do as it happens.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use punctual::control::{Control, RunFilter, RunObject};
@@ -36,6 +38,7 @@ pub(crate) fn demo(common: &Common, output: &Output, args: &DemoArgs) -> Outcome
     telemetry::start(LogFormat::Text, level);
     let dir = tempfile::Builder::new()
         .prefix("punctual-demo-")
+        .permissions(Permissions::from_mode(0o700))
         .tempdir()
         .map_err(|e| Failure::usage(format!("cannot make a temporary directory: {e}")))?;
     let config = ServeConfig {

@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 
 use punctual::backend::{BackendResult, Usage};
 use punctual::clock::{ClockState, Hold};
-use punctual::control::{Control, ControlError, StatusObject};
+use punctual::control::{Control, ControlError, JobObject, NodeObject, StatusObject};
+use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::store::Opened;
 use crate::times::{now_ms, span};
+
+/// So many jobs are read at once.
+const PAGE: usize = 500;
 
 /// What a check says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +46,9 @@ pub(crate) struct Report {
     pub(crate) node: String,
     /// The wall clock of the node, in Unix milliseconds.
     pub(crate) now_ms: i64,
+    /// How long the node looked, until it read its clock.
+    #[serde(default)]
+    pub(crate) took_ms: u64,
     pub(crate) checks: Vec<Check>,
 }
 
@@ -88,6 +95,10 @@ pub(crate) async fn examine(
     }
     if let Ok(status) = &status {
         checks.push(leader(status));
+        checks.extend(drained(status));
+        if let Ok(jobs) = all_jobs(control).await {
+            checks.push(unserved(&jobs, &status.nodes));
+        }
         checks.push(undecided(status));
         checks.extend(partitions(status));
         checks.extend(nodes(node, status));
@@ -98,6 +109,7 @@ pub(crate) async fn examine(
     Report {
         node: node.to_owned(),
         now_ms: now_ms(),
+        took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         checks,
     }
 }
@@ -171,9 +183,103 @@ fn complaints(found: BackendResult<Vec<String>>) -> Check {
     }
 }
 
+async fn all_jobs(control: &Control) -> Result<Vec<JobObject>, ControlError> {
+    let mut jobs = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = control.jobs(cursor.as_deref(), PAGE).await?;
+        jobs.extend(page.items);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(jobs);
+        }
+    }
+}
+
+fn all_drained(status: &StatusObject) -> bool {
+    !status.nodes.is_empty() && status.nodes.iter().all(|node| node.drained)
+}
+
+/// Who is drained, if somebody is.
+fn drained(status: &StatusObject) -> Option<Check> {
+    let out: BTreeSet<&str> = status
+        .nodes
+        .iter()
+        .filter(|node| node.drained)
+        .map(|node| node.node.as_str())
+        .collect();
+    if out.is_empty() {
+        return None;
+    }
+    let names = out.into_iter().collect::<Vec<_>>().join(", ");
+    Some(if all_drained(status) {
+        Check::problem(
+            "drained",
+            format!("all nodes are drained ({names}), so none leads and nothing fires"),
+            "punctual node undrain NODE",
+        )
+    } else {
+        Check::new(
+            "drained",
+            Verdict::Notice,
+            format!("{names}: no work, no lead"),
+        )
+        .advise("punctual node undrain NODE, when it may work again")
+    })
+}
+
+/// Whether a node takes runs of a job.
+fn serves(node: &NodeObject, job: &JobSpec) -> bool {
+    let can = match &job.run.handler {
+        Some(handler) => node.handlers.contains(handler),
+        None => node.commands,
+    };
+    can && node.queues.contains(&job.queue)
+}
+
+/// Jobs whose runs no node takes.
+fn unserved(jobs: &[JobObject], nodes: &[NodeObject]) -> Check {
+    const NAMED: usize = 5;
+    // Where all are drained that is what is wrong.
+    let some_work = nodes.iter().any(|node| !node.drained);
+    let nodes = || nodes.iter().filter(|node| !(some_work && node.drained));
+    let idle: Vec<String> = jobs
+        .iter()
+        .map(|job| &job.spec)
+        .filter(|job| job.enabled && !nodes().any(|node| serves(node, job)))
+        .map(|job| match &job.run.handler {
+            Some(handler) => format!("{} (handler {handler}, queue {})", job.id, job.queue),
+            None => format!("{} (a command, queue {})", job.id, job.queue),
+        })
+        .collect();
+    if idle.is_empty() {
+        return Check::ok("jobs", format!("each of {} has a node for it", jobs.len()));
+    }
+    let mut detail = idle
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if idle.len() > NAMED {
+        detail.push_str(&format!(" and {} more", idle.len() - NAMED));
+    }
+    Check::problem(
+        "jobs",
+        format!("no node takes the runs of {detail}"),
+        "start a node with --queues, --commands or the handler that they need; their runs wait, and \
+         end as no_handler after `unclaimed_after`",
+    )
+}
+
 fn leader(status: &StatusObject) -> Check {
     match &status.leader {
         Some(leader) => Check::ok("leader", leader.clone()),
+        None if all_drained(status) => Check::problem(
+            "leader",
+            "nobody leads, because all nodes are drained",
+            "undrain one",
+        ),
         None => Check::problem(
             "leader",
             "nobody leads, so nothing fires",
@@ -287,16 +393,23 @@ fn clock(state: ClockState) -> Check {
                     needs_person: false,
                     ..
                 } => "if it stays as it is for a minute, it is believed; look at the time service",
-                Hold::Step { .. } => "set it right and restart the node",
+                Hold::Step { .. } => {
+                    "look at the clock of this machine; set it right, or, if it is right now, \
+                                   `punctual admin clock accept`"
+                }
                 Hold::Outvoted { .. } => "look at the time service of this machine",
             },
         ),
     }
 }
 
-/// How far the clocks of two machines are apart, by a question and its answer.
-pub(crate) fn between(ours_before_ms: i64, theirs_ms: i64, ours_after_ms: i64) -> Check {
+/// How far the clocks of two machines are apart, by a question and its answer. `took_ms`: how much of
+/// the time between the two the other side needed before it read its clock.
+pub(crate) fn between(asked_ms: i64, took_ms: u64, theirs_ms: i64, ours_after_ms: i64) -> Check {
     const MOST_MS: i64 = 2_000;
+    let took_ms = i64::try_from(took_ms).unwrap_or(i64::MAX);
+    // The clocks may go at different paces; it did not read its clock after it answered.
+    let ours_before_ms = asked_ms.saturating_add(took_ms).min(ours_after_ms);
     let middle = ours_before_ms.midpoint(ours_after_ms);
     let apart = theirs_ms - middle;
     let detail = format!("the node's clock is {apart} ms from this machine's");
@@ -352,123 +465,4 @@ fn directory(path: &Path) -> Check {
 }
 
 #[cfg(test)]
-mod tests {
-    use punctual::backend::BackendError;
-    use punctual::control::{DamagedPartition, NodeObject};
-
-    use super::*;
-
-    fn node(name: &str, tzdb: &str) -> NodeObject {
-        serde_json::from_value(serde_json::json!({
-            "node": name, "incarnation": "0", "tzdb": tzdb, "leader": false, "slots": 4,
-            "queues": [], "handlers": [], "since": "2026-01-01T00:00:00.000Z",
-        }))
-        .unwrap()
-    }
-
-    fn status(nodes: Vec<NodeObject>) -> StatusObject {
-        StatusObject {
-            store: "memory".into(),
-            cluster_id: "c".into(),
-            tzdb: "2026b".into(),
-            leader: Some("a".into()),
-            term: Some(1),
-            nodes,
-            jobs: 1,
-            pending: 0,
-            locked: 0,
-            running: 0,
-            undecided_instants: 0,
-            cursor_lag_ms: 0,
-            damaged_partitions: vec![],
-        }
-    }
-
-    fn verdicts(checks: &[Check]) -> Vec<Verdict> {
-        checks.iter().map(|check| check.verdict).collect()
-    }
-
-    #[test]
-    fn space_runs_out_at_seventy_percent() {
-        let at = |used_bytes, quota_bytes| {
-            space(Ok(Usage {
-                used_bytes,
-                quota_bytes,
-            }))
-            .verdict
-        };
-        assert_eq!(at(69, Some(100)), Verdict::Ok);
-        assert_eq!(at(70, Some(100)), Verdict::Problem);
-        assert_eq!(at(1 << 40, None), Verdict::Ok);
-        let away = space(Err(BackendError::Unavailable("x".into())));
-        assert_eq!(away.verdict, Verdict::Problem);
-        assert_eq!(mebibytes(5 << 19), "2.5 MiB");
-        assert_eq!(complaints(Ok(vec![])).verdict, Verdict::Ok);
-        let full = complaints(Ok(vec!["memberID:1 alarm:NOSPACE ".into()]));
-        assert_eq!(full.verdict, Verdict::Problem);
-    }
-
-    #[test]
-    fn a_cluster_without_leader_or_behind_is_a_problem() {
-        let mut status = status(vec![node("a", "2026b")]);
-        assert_eq!(leader(&status).verdict, Verdict::Ok);
-        assert_eq!(undecided(&status).verdict, Verdict::Ok);
-        status.leader = None;
-        status.undecided_instants = 3;
-        assert_eq!(leader(&status).verdict, Verdict::Problem);
-        assert_eq!(undecided(&status).verdict, Verdict::Problem);
-        assert_eq!(partitions(&status), []);
-        status.damaged_partitions = vec![DamagedPartition {
-            partition: 4,
-            what: "a record is missing".into(),
-        }];
-        assert_eq!(verdicts(&partitions(&status)), [Verdict::Problem]);
-    }
-
-    #[test]
-    fn nodes_that_are_missing_twice_or_old_are_found() {
-        let good = status(vec![node("a", "2026b"), node("b", "2026c")]);
-        assert_eq!(verdicts(&nodes("a", &good)), [Verdict::Ok]);
-        assert_eq!(verdicts(&nodes("c", &good)), [Verdict::Problem]);
-        assert_eq!(zones(&good).verdict, Verdict::Ok);
-        let bad = status(vec![node("a", "2026b"), node("a", "2026a")]);
-        assert_eq!(verdicts(&nodes("a", &bad)), [Verdict::Ok, Verdict::Notice]);
-        assert_eq!(zones(&bad).verdict, Verdict::Problem);
-    }
-
-    #[test]
-    fn clocks_are_compared_within_what_the_question_took() {
-        assert_eq!(between(1_000, 1_050, 1_100).verdict, Verdict::Ok);
-        assert_eq!(between(1_000, 4_000, 1_100).verdict, Verdict::Problem);
-        assert_eq!(between(1_000, -4_000, 1_100).verdict, Verdict::Problem);
-        assert_eq!(between(0, 6_000, 10_000).verdict, Verdict::Ok);
-        let held = |needs_person| {
-            clock(ClockState::Held {
-                reason: Hold::Step {
-                    step_ms: 5_000,
-                    needs_person,
-                },
-            })
-        };
-        assert_eq!(held(false).verdict, Verdict::Problem);
-        assert_ne!(held(false).advice, held(true).advice);
-        assert_eq!(clock(ClockState::Following).verdict, Verdict::Ok);
-    }
-
-    #[test]
-    fn a_directory_that_others_may_read_is_a_problem() {
-        let dir = tempfile::tempdir().unwrap();
-        let set = |path: &Path, mode| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        set(dir.path(), 0o700);
-        assert_eq!(directory(dir.path()).verdict, Verdict::Problem, "no tokens");
-        for name in ["client.json", "tokens.json"] {
-            std::fs::write(dir.path().join(name), "{}").unwrap();
-            set(&dir.path().join(name), 0o600);
-        }
-        assert_eq!(directory(dir.path()).verdict, Verdict::Ok);
-        set(&dir.path().join("client.json"), 0o640);
-        assert_eq!(directory(dir.path()).verdict, Verdict::Problem);
-    }
-}
+mod tests;

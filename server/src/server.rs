@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::api::Api;
+use crate::api::{Api, BODY_TIME};
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
@@ -113,6 +113,7 @@ impl Server {
             metrics,
             node: node_id.clone(),
             commands: Arc::clone(&commands),
+            body_time: BODY_TIME,
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
         let (canceller, shutdown) = Canceller::new();
@@ -203,7 +204,7 @@ pub(crate) async fn apply_until_done(
             Err(ControlError::Busy(why)) => why,
             other => return other,
         };
-        if tries.is_multiple_of(20) && tries > 0 {
+        if tries == 20 {
             tracing::warn!(error, "the job files wait");
         }
         tries += 1;

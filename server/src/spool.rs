@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -21,7 +22,11 @@ pub(crate) struct DirSpool(PathBuf);
 impl DirSpool {
     /// Makes the directory if it is not there.
     pub(crate) fn open(path: PathBuf) -> Outcome<Self> {
-        fs::create_dir_all(&path)
+        fs::DirBuilder::new()
+            .recursive(true)
+            // What commands have printed lies in it.
+            .mode(0o700)
+            .create(&path)
             .map_err(|e| Failure::usage(format!("cannot make {}: {e}", path.display())))?;
         Ok(Self(path))
     }

@@ -3,7 +3,8 @@
 //! times in two minutes and counts what it did, `cargo xtask etcd-install` gets the etcd that the
 //! tests need (`test` does so by itself where it can), `cargo xtask etcd --members 3` runs a cluster
 //! until Ctrl-C, `cargo xtask soak --minutes 10` runs three nodes on three members of etcd under
-//! random faults, and judges what they did.
+//! random faults, and judges what they did; with `--slow-ms 300` on a store that is slow and does
+//! nothing else.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -137,7 +138,7 @@ fn main() -> ExitCode {
         ["kill9"] => run(KILL9),
         _ => {
             eprintln!(
-                "usage: cargo xtask test | fix | kill9 | etcd-install | etcd [--members N] | soak [--minutes N] [--seed N]"
+                "usage: cargo xtask test | fix | kill9 | etcd-install | etcd [--members N] | soak [--minutes N] [--seed N] [--slow-ms N]"
             );
             ExitCode::from(2)
         }

@@ -164,7 +164,7 @@ impl Exchange {
             // Before the first write: a node without peers starts at once.
             match self.confirm().await {
                 Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "cannot look for other nodes"),
+                Err(error) => crate::recipe::outage::again(&error, "cannot look for other nodes"),
             }
             self.look_at_ms = self.now_ms() + BOOT_TICK_MS;
         }
@@ -256,6 +256,7 @@ impl Exchange {
             heard: heard.collect(),
             ahead_ms: self.context.clock.tally().ahead_ms,
             held: held.clone(),
+            accepted: false,
         };
         let key = self.context.keys.clock(&self.context.owner.node);
         let txn = Txn::new()
@@ -278,16 +279,19 @@ impl Exchange {
                 }
             }
             Ok(TxnOutcome::Conflict { seen }) => {
-                self.guard = match seen.into_iter().flatten().next() {
-                    Some(entry) => Requirement::Modified(key, entry.modified),
-                    None => Requirement::Absent(key),
-                };
+                match seen.into_iter().flatten().next() {
+                    Some(entry) => {
+                        self.heed(&entry);
+                        self.guard = Requirement::Modified(key, entry.modified);
+                    }
+                    None => self.guard = Requirement::Absent(key),
+                }
                 self.not_before_ms = now_ms + GAP_MS;
             }
             Err(error) => {
                 // A lease that is gone is followed by another session.
                 if !matches!(error, BackendError::LeaseLost) {
-                    tracing::warn!(%error, "cannot tell the time; trying again");
+                    crate::recipe::outage::again(&error, "cannot tell the time");
                 }
                 self.not_before_ms = now_ms + TICK_MS;
             }
@@ -322,13 +326,40 @@ impl Exchange {
         self.context.clock.hear(clocks);
     }
 
+    /// What a person wrote into our own record: that the time in it is right. It counts for the time
+    /// that we have written last, and once.
+    fn heed(&mut self, entry: &Entry) {
+        let Requirement::Modified(_, ours) = &self.guard else {
+            return;
+        };
+        let (Some((wall_ms, mono_ms, _)), Ok(record)) =
+            (&self.written, decode::<ClockRecord>(&entry.value))
+        else {
+            return;
+        };
+        let of_us = record.incarnation == self.context.owner.incarnation;
+        let said = record.accepted && of_us && record.wall_ms == *wall_ms;
+        if entry.modified <= *ours || !said {
+            return;
+        }
+        let accepted = self.context.clock.accept(Some((*wall_ms, *mono_ms)));
+        tracing::warn!(?accepted, "a person says that this clock is right");
+        self.guard = Requirement::Modified(entry.key.clone(), entry.modified);
+        // The answer: why it is held now, if it is.
+        self.due_at_ms = self.now_ms();
+    }
+
     fn read(&mut self, entry: &Entry) {
         let Some(node) = self.context.keys.parse_clock(&entry.key) else {
             return;
         };
+        if node == self.context.owner.node {
+            self.heed(entry);
+            return;
+        }
         let revision = entry.modified.0;
         let known = self.peers.get(&node);
-        if node == self.context.owner.node || known.is_some_and(|p| p.revision >= revision) {
+        if known.is_some_and(|p| p.revision >= revision) {
             return;
         }
         let Ok(record) = decode::<ClockRecord>(&entry.value) else {

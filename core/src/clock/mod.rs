@@ -8,8 +8,8 @@
 //!   majority of them shows another time ([`peers`]);
 //! * while it does not step by more than `max_skew` against the monotonic clock. A step holds the fire
 //!   clock where it stands until the new time has been stable for a minute and the peers agree. One of
-//!   more than an hour is not believed at all: a person decides, by restarting the node once its clock
-//!   is right.
+//!   more than an hour is not believed by itself: a person sets the clock right, or says that it is
+//!   right ([`FireClock::accept`]).
 //!
 //! Promised: readings never decrease, and never run ahead of what the wall clock has shown without
 //! interruption since the last step. A clock that is alone, or in a tie, is believed: nobody can tell.
@@ -67,7 +67,8 @@ impl fmt::Display for Hold {
             } => write!(f, "the clock stepped by {step_ms} ms and must prove stable"),
             Self::Step { step_ms, .. } => write!(
                 f,
-                "the clock stepped by {step_ms} ms; set it right and restart the node"
+                "the clock stepped by {step_ms} ms; set it right, or, if it is right now, \
+                 `punctual admin clock accept`"
             ),
             Self::Outvoted {
                 ahead_ms: Some(ahead_ms),
@@ -87,6 +88,23 @@ impl fmt::Display for Hold {
             }
         }
     }
+}
+
+/// What became of a person's word that a clock is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Accepted {
+    /// The step is believed.
+    Step {
+        /// It was so many milliseconds.
+        step_ms: i64,
+    },
+    /// The clock was believed already.
+    Already,
+    /// It is not held for a step, and what it is held for no word can lift.
+    Refused(Hold),
+    /// It shows another time by now than the one that was spoken of.
+    Moved,
 }
 
 /// Steps larger than this are not accepted by a running node.
@@ -203,6 +221,33 @@ impl FireClock {
     /// From now on the wall clock is believed unless the peers that were heard are against it.
     pub fn peers_had_their_chance(&self) {
         self.lock().asked = true;
+    }
+
+    /// A person says that the wall clock is right. That ends a hold for a step, be it still to prove
+    /// stable or too large for that, and no other: a node that a majority is against must not lead,
+    /// whoever says so. `shown` is wall and monotonic time of the reading that was spoken of: a
+    /// clock that has stepped again since then is not the one that was meant.
+    pub fn accept(&self, shown: Option<(i64, u64)>) -> Accepted {
+        let step_ms = match self.state() {
+            ClockState::Following => return Accepted::Already,
+            ClockState::Held {
+                reason: Hold::Step { step_ms, .. },
+            } => step_ms,
+            ClockState::Held { reason } => return Accepted::Refused(reason),
+        };
+        let mut inner = self.lock();
+        let (wall, mono) = (self.env.wall_ms(), self.env.monotonic_ms());
+        if inner.outvoted.is_some() {
+            let tally = Tally::of(&inner.peers, wall, mono, self.max_skew_ms);
+            let ahead_ms = tally.ahead_ms;
+            return Accepted::Refused(Hold::Outvoted { ahead_ms });
+        }
+        let off = |shown| wall.saturating_sub(line(shown, mono)).saturating_abs();
+        if shown.is_some_and(|shown| off(shown) > self.max_skew_ms) {
+            return Accepted::Moved;
+        }
+        inner.believe(wall, mono);
+        Accepted::Step { step_ms }
     }
 
     /// What the peers say of the wall clock as it is now.

@@ -115,6 +115,57 @@ fn a_step_of_hours_waits_for_a_person() {
 }
 
 #[test]
+fn a_person_accepts_a_step_of_hours_and_it_is_followed_at_once() {
+    for hours in [2, -2] {
+        let (env, clock) = clock();
+        env.pass(600_000);
+        let before = clock.now_ms();
+        env.step(hours * 3_600_000);
+        assert_eq!(clock.now_ms(), before);
+        let step_ms = hours * 3_600_000;
+        assert_eq!(clock.accept(None), Accepted::Step { step_ms });
+        assert_eq!(clock.state(), ClockState::Following);
+        assert_eq!(clock.accept(None), Accepted::Already, "told twice");
+        env.pass(1_000);
+        let shown = if hours > 0 { env.wall_ms() } else { before };
+        assert_eq!(clock.now_ms(), shown, "and it never goes back");
+    }
+}
+
+#[test]
+fn nothing_is_accepted_that_is_not_a_step_or_was_not_shown() {
+    let (env, clock) = clock();
+    assert_eq!(clock.accept(None), Accepted::Already);
+    env.step(2 * 3_600_000);
+    let shown = (env.wall_ms(), env.monotonic_ms());
+    env.pass(5_000);
+    env.step(YEAR_MS);
+    assert_eq!(clock.accept(Some(shown)), Accepted::Moved);
+    assert_eq!(clock.now_ms(), 1_000_000);
+    env.step(-YEAR_MS);
+    let accepted = clock.accept(Some(shown));
+    assert!(matches!(accepted, Accepted::Step { .. }));
+    let (_env, unconfirmed) = booting(0);
+    let reason = Hold::Unconfirmed;
+    assert_eq!(unconfirmed.accept(None), Accepted::Refused(reason));
+}
+
+#[test]
+fn no_word_helps_against_a_majority() {
+    let (env, clock) = clock();
+    env.step(2 * 3_600_000);
+    let theirs = peer(&env, 1_000_000, 0);
+    clock.hear(vec![theirs, theirs]);
+    let refused = |accepted| matches!(accepted, Accepted::Refused(Hold::Outvoted { .. }));
+    assert!(refused(clock.accept(None)));
+    assert_eq!(clock.now_ms(), 1_000_000);
+    // Theirs were wrong and are set right.
+    let theirs = peer(&env, 1_000_000 + 2 * 3_600_000, 0);
+    clock.hear(vec![theirs, theirs]);
+    assert!(matches!(clock.accept(None), Accepted::Step { .. }));
+}
+
+#[test]
 fn many_small_steps_are_seen_as_a_large_one() {
     let (env, clock) = clock();
     for _ in 0..5 {

@@ -6,6 +6,7 @@
 
 mod apply;
 pub mod change;
+mod clock;
 mod drain;
 mod jobs;
 mod objects;
@@ -25,8 +26,8 @@ use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
 pub use types::{
-    ApplyReport, ControlError, DamagedPartition, DrainObject, JobObject, JobState, NodeObject,
-    PageOf, PausedObject, PutOutcome, RunFilter, RunKind, RunObject, StatusObject,
+    ApplyReport, ClockObject, ControlError, DamagedPartition, DrainObject, JobObject, JobState,
+    NodeObject, PageOf, PausedObject, PutOutcome, RunFilter, RunKind, RunObject, StatusObject,
 };
 
 /// What must be true of a job for a put to be done.
@@ -79,7 +80,7 @@ impl Control {
     ) -> Self {
         Self {
             clock,
-            store: Store::new(backend, env, CALL_MS),
+            store: Store::new(backend, env, CALL_MS).unreported(),
             keys: Keys::new(namespace),
         }
     }

@@ -108,6 +108,7 @@ impl Control {
                     slots: record.slots,
                     queues: record.queues,
                     handlers: record.handlers,
+                    commands: record.commands,
                     since: rfc3339_ms(record.since_ms),
                     address: record.address,
                     clock_ahead_ms: clock.as_ref().and_then(|clock| clock.ahead_ms),

@@ -235,6 +235,9 @@ pub struct NodeObject {
     pub queues: Vec<String>,
     /// The handlers it has.
     pub handlers: Vec<String>,
+    /// Whether it runs commands, be it only those that are named in its own files.
+    #[serde(default)]
+    pub commands: bool,
     /// Since when it is there.
     pub since: String,
     /// Where its API listens, if it has one.
@@ -263,6 +266,15 @@ pub struct DrainObject {
     pub changed: bool,
     /// How many live nodes are left to lead and to work.
     pub others: usize,
+}
+
+/// What became of a person's word that a node's clock is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockObject {
+    /// The node's id.
+    pub node: String,
+    /// Whether its clock was held for a step, which is believed now; if not, it was believed before.
+    pub accepted: bool,
 }
 
 /// Why an operation was not done. Each kind is something the caller acts on differently.

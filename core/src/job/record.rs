@@ -284,6 +284,9 @@ pub struct ClockRecord {
     /// Why the node does not trust its clock, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
+    /// Written by another hand than the node's: a person says that the time above is right.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accepted: bool,
 }
 
 /// That a node has read another one's clock record.

@@ -96,7 +96,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
             Either::Left(None) => return,
             Either::Right(()) => {
                 if let Err(error) = keeper.tick().await {
-                    tracing::warn!(%error, "keeping house failed; trying again");
+                    crate::recipe::outage::again(&error, "keeping house failed");
                 }
                 tick_at = env.monotonic_ms() + u64::try_from(TICK.as_millis()).unwrap_or(500);
             }

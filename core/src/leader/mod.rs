@@ -78,7 +78,7 @@ pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<S
                 Err(error)
                     if error.is_transient() || matches!(error, BackendError::Compacted { .. }) =>
                 {
-                    tracing::warn!(%error, "leader interrupted; starting over");
+                    crate::recipe::outage::again(&error, "leader interrupted");
                     backoff.wait(context.store.env()).await;
                 }
                 Err(error) => {

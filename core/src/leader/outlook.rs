@@ -67,7 +67,7 @@ impl Outlook {
             match load(&context).await {
                 Ok(partitions) => break partitions,
                 Err(error) => {
-                    tracing::error!(%error, "cannot read the schedule; trying again");
+                    crate::recipe::outage::again(&error, "cannot read the schedule");
                     backoff.wait(context.store.env()).await;
                 }
             }

@@ -429,7 +429,7 @@ async fn read(
             // One lost answer must not cost all the partitions that are read already: on a bad
             // network a new leader would never come to its first plan.
             Err(error) if error.is_transient() => {
-                tracing::warn!(partition = number, %error, "cannot read the partition; trying again");
+                tracing::debug!(partition = number, %error, "cannot read the partition; trying again");
                 backoff.wait(store.env()).await;
             }
             answer => return answer,

@@ -28,9 +28,17 @@ use super::overdue::{Judgement, is_late, judge};
 const TICK_MS: u64 = 500;
 /// The same while it may not stand, whatever is due.
 const UNFIT_TICK_MS: u64 = 100;
-/// A node whose store did not answer waits so long before it accuses the leader: it may be on its
-/// way back, between two tries.
+/// A node whose store did not answer waits at most so long before it accuses the leader: it may be on
+/// its way back, between two tries. These grow with the time that the store is away, so a short outage
+/// is followed by a short grace.
 const STORE_GRACE_MS: u64 = 4_000;
+
+/// How long to wait after a failure of a store that has been away for so long. With the takeover's own
+/// second it covers a leader's longest wait between two tries: that is no longer than the outage, nor
+/// than two seconds.
+fn grace_ms(away_ms: u64) -> u64 {
+    (away_ms / 2).min(STORE_GRACE_MS)
+}
 
 /// Who stands for election.
 pub struct Candidate {
@@ -54,6 +62,7 @@ pub async fn stand_by(
         context,
         candidate,
         backoff: Backoff::default(),
+        away_since_ms: None,
         warned: false,
     };
     let mut sessions = candidate.sessions.clone();
@@ -61,10 +70,16 @@ pub async fn stand_by(
     loop {
         let wait_ms = match standby.step(outlook).await {
             Ok(Step::Leads(session)) => return session,
-            Ok(Step::Wait(ms)) => ms,
+            Ok(Step::Wait(ms)) => {
+                standby.backoff = Backoff::default();
+                standby.away_since_ms = None;
+                ms
+            }
             Err(error) => {
-                tracing::warn!(%error, "standby interrupted; trying again");
-                standby.blind(outlook);
+                crate::recipe::outage::again(&error, "standby interrupted");
+                let now_ms = context.store.env().monotonic_ms();
+                let since_ms = *standby.away_since_ms.get_or_insert(now_ms);
+                standby.blind(outlook, grace_ms(now_ms - since_ms));
                 standby.backoff.wait(context.store.env()).await;
                 0
             }
@@ -77,7 +92,7 @@ pub async fn stand_by(
             }
         };
         if let Err(error) = outlook.wait(wait_ms.clamp(1, TICK_MS), fit).await {
-            tracing::warn!(%error, "cannot follow the schedule; reading it anew");
+            crate::recipe::outage::again(&error, "cannot follow the schedule");
         }
     }
 }
@@ -91,6 +106,8 @@ struct Standby<'a> {
     context: &'a LeaderContext,
     candidate: &'a Candidate,
     backoff: Backoff,
+    /// Since when the store does not answer.
+    away_since_ms: Option<u64>,
     warned: bool,
 }
 
@@ -98,7 +115,7 @@ impl Standby<'_> {
     async fn step(&mut self, outlook: &mut Outlook) -> BackendResult<Step> {
         outlook.refresh().await?;
         if !self.is_fit() {
-            self.blind(outlook);
+            self.blind(outlook, STORE_GRACE_MS);
             return Ok(Step::Wait(UNFIT_TICK_MS));
         }
         if outlook.lead.known.0 == 0 {
@@ -139,9 +156,9 @@ impl Standby<'_> {
         session.is_some_and(|session| session.trust.holds())
     }
 
-    fn blind(&self, outlook: &mut Outlook) {
+    fn blind(&self, outlook: &mut Outlook, for_ms: u64) {
         let now_ms = self.context.store.env().monotonic_ms();
-        outlook.pulse.blind_until(now_ms + STORE_GRACE_MS);
+        outlook.pulse.blind_until(now_ms + for_ms);
     }
 
     async fn campaign(&mut self, outlook: &mut Outlook) -> BackendResult<Step> {
@@ -235,7 +252,7 @@ impl Standby<'_> {
         }
         if slowest_ms > self.context.takeover.takeover_ms / 4 {
             tracing::info!(slowest_ms, "instants are late, and the store is slow");
-            self.blind(outlook);
+            self.blind(outlook, STORE_GRACE_MS);
             return Ok(());
         }
         let Some(leader) = outlook.lead.entry.clone() else {

@@ -62,7 +62,7 @@ pub async fn try_lead(store: &Store, key: &[u8], value: Vec<u8>, ttl_ms: u64) ->
             Tried::Failed
         }
         Err(error) => {
-            tracing::warn!(%error, "campaign failed; trying again");
+            crate::recipe::outage::again(&error, "campaign failed");
             Tried::Failed
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod committer;
 pub mod election;
+pub(crate) mod outage;
 pub mod retry;
 pub mod session;
 pub mod view;

@@ -6,7 +6,7 @@
 //! consumes its guard: it applies at most once, and a conflict on the guard is final.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -17,6 +17,8 @@ use crate::backend::{
 };
 use crate::env::{SharedEnv, timeout};
 
+use super::outage::{self, Kind, Outage};
+
 /// A store whose calls end in time.
 #[derive(Clone)]
 pub struct Store {
@@ -25,6 +27,8 @@ pub struct Store {
     timeout_ms: u64,
     /// Why the store is broken, once it is.
     broken: Arc<watch::Sender<Option<String>>>,
+    /// Whether the store answers, for the log; none for a store that somebody else speaks of.
+    outage: Option<Arc<Mutex<Outage>>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -63,7 +67,15 @@ impl Store {
             env,
             timeout_ms,
             broken: Arc::new(watch::channel(None).0),
+            outage: Some(Arc::default()),
         }
+    }
+
+    /// Says nothing in the log of a store that is away: a node beside this does.
+    #[must_use]
+    pub fn unreported(mut self) -> Self {
+        self.outage = None;
+        self
     }
 
     /// Completes when a call has found the store broken, with the reason: nothing that is left to
@@ -88,18 +100,21 @@ impl Store {
 
     async fn limit<T>(
         &self,
+        kind: Kind,
         late: fn(String) -> BackendError,
         call: impl Future<Output = BackendResult<T>>,
     ) -> BackendResult<T> {
-        match timeout(&*self.env, Duration::from_millis(self.timeout_ms), call).await {
-            Some(answer) => {
-                if let Err(BackendError::Broken(reason)) = &answer {
-                    self.broken.send_replace(Some(reason.clone()));
-                }
-                answer
-            }
-            None => Err(late(format!("no answer within {} ms", self.timeout_ms))),
+        let within = Duration::from_millis(self.timeout_ms);
+        let answer = timeout(&*self.env, within, call)
+            .await
+            .unwrap_or_else(|| Err(late(format!("no answer within {} ms", self.timeout_ms))));
+        if let Err(BackendError::Broken(reason)) = &answer {
+            self.broken.send_replace(Some(reason.clone()));
         }
+        if let Some(outage) = &self.outage {
+            outage::note(outage, kind, self.env.monotonic_ms(), &answer);
+        }
+        answer
     }
 
     /// One entry, now.
@@ -107,7 +122,7 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::range`]; a late answer is [`BackendError::Unavailable`].
     pub async fn get(&self, key: &[u8]) -> BackendResult<Option<Entry>> {
-        self.limit(BackendError::Unavailable, self.backend.get(key))
+        self.limit(Kind::Read, BackendError::Unavailable, self.backend.get(key))
             .await
     }
 
@@ -122,6 +137,7 @@ impl Store {
         at: Option<Revision>,
     ) -> BackendResult<Page> {
         self.limit(
+            Kind::Read,
             BackendError::Unavailable,
             self.backend.range(span, limit, at),
         )
@@ -157,7 +173,7 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::commit`]; a late answer is [`BackendError::Unknown`].
     pub async fn try_commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
-        self.limit(BackendError::Unknown, self.backend.commit(txn))
+        self.limit(Kind::Write, BackendError::Unknown, self.backend.commit(txn))
             .await
     }
 
@@ -171,6 +187,7 @@ impl Store {
         txns: &[Txn],
     ) -> BackendResult<BatchOutcome> {
         self.limit(
+            Kind::Write,
             BackendError::Unknown,
             self.backend.commit_batch(guard, txns),
         )
@@ -187,7 +204,7 @@ impl Store {
         loop {
             match self.try_commit(txn).await {
                 Err(e) if e.is_transient() => {
-                    tracing::warn!(error = %e, "transaction not settled; trying it again as it was");
+                    tracing::debug!(error = %e, "transaction not settled; trying it again as it was");
                     backoff.wait(&self.env).await;
                 }
                 definite => return definite,
@@ -208,7 +225,7 @@ impl Store {
         loop {
             match self.try_batch(guard, txns).await {
                 Err(e) if e.is_transient() => {
-                    tracing::warn!(error = %e, "batch not settled; trying it again as it was");
+                    tracing::debug!(error = %e, "batch not settled; trying it again as it was");
                     backoff.wait(&self.env).await;
                 }
                 definite => return definite,
@@ -239,8 +256,12 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::grant`].
     pub async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
-        self.limit(BackendError::Unknown, self.backend.grant(ttl_ms))
-            .await
+        self.limit(
+            Kind::Write,
+            BackendError::Unknown,
+            self.backend.grant(ttl_ms),
+        )
+        .await
     }
 
     /// Prolongs a lease.
@@ -248,8 +269,12 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::keep_alive`].
     pub async fn keep_alive(&self, lease: LeaseId) -> BackendResult<Lease> {
-        self.limit(BackendError::Unknown, self.backend.keep_alive(lease))
-            .await
+        self.limit(
+            Kind::Read,
+            BackendError::Unknown,
+            self.backend.keep_alive(lease),
+        )
+        .await
     }
 
     /// Ends a lease.
@@ -257,8 +282,12 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::revoke`].
     pub async fn revoke(&self, lease: LeaseId) -> BackendResult<()> {
-        self.limit(BackendError::Unknown, self.backend.revoke(lease))
-            .await
+        self.limit(
+            Kind::Read,
+            BackendError::Unknown,
+            self.backend.revoke(lease),
+        )
+        .await
     }
 
     /// Opens a watch.
@@ -266,7 +295,11 @@ impl Store {
     /// # Errors
     /// As [`CoordinationBackend::watch`].
     pub async fn watch(&self, span: &Span, from: Revision) -> BackendResult<Box<dyn Watch>> {
-        self.limit(BackendError::Unavailable, self.backend.watch(span, from))
-            .await
+        self.limit(
+            Kind::Read,
+            BackendError::Unavailable,
+            self.backend.watch(span, from),
+        )
+        .await
     }
 }

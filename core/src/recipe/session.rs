@@ -233,7 +233,7 @@ async fn keep_alive(store: &Store, lease: Lease, trust: &Trust) {
                     break;
                 }
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(%error, "keep-alive failed; trying again");
+                    tracing::debug!(%error, "keep-alive failed; trying again");
                     env.sleep(Duration::from_millis(lease.ttl_ms / 20)).await;
                 }
                 Err(error) => {

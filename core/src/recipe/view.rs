@@ -86,7 +86,7 @@ impl View {
                         return ViewEvent::Listed(entries, revision);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot list; trying again");
+                        crate::recipe::outage::again(&error, "cannot list");
                         backoff.wait(self.store.env()).await;
                     }
                 },
@@ -102,7 +102,7 @@ impl View {
                         }
                         Err(BackendError::Compacted { .. }) => self.state = State::Unknown,
                         Err(error) => {
-                            tracing::warn!(%error, "cannot watch; trying again");
+                            crate::recipe::outage::again(&error, "cannot watch");
                             backoff.wait(self.store.env()).await;
                         }
                     }

@@ -188,7 +188,7 @@ impl Worker {
                     self.reconciled = Some(session.revision);
                     self.give_back_strays(&entries).await;
                 }
-                Err(error) => tracing::warn!(%error, "cannot look for strays; trying again"),
+                Err(error) => crate::recipe::outage::again(&error, "cannot look for strays"),
             }
         }
         if let ClockState::Held { reason } = self.context.clock.state() {
@@ -201,7 +201,7 @@ impl Worker {
             return false;
         }
         if let Err(error) = self.claim(&session).await {
-            tracing::error!(%error, "cannot claim");
+            crate::recipe::outage::again(&error, "cannot claim");
         }
         true
     }

@@ -47,7 +47,7 @@ impl Worker {
             Some(Ok(definition)) => definition,
             None => return,
             Some(Err(error)) => {
-                tracing::warn!(run = attempt.key.run, %error, "cannot read its definition; trying again");
+                crate::recipe::outage::again(&error, "cannot read the definition of a stray");
                 self.reconciled = None;
                 return;
             }

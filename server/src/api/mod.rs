@@ -10,6 +10,7 @@ mod connections;
 mod jobs;
 mod misc;
 mod nodes;
+mod patience;
 pub(crate) mod problem;
 mod runs;
 #[cfg(test)]
@@ -19,11 +20,12 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
@@ -37,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
+pub(crate) use patience::BODY as BODY_TIME;
 use punctual_server::jobfile::MAX_BYTES;
 pub(crate) use runs::RunWithAttempts;
 
@@ -64,6 +67,8 @@ pub(crate) struct Api {
     pub(crate) node: String,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
+    /// How long the body of a request may take to arrive.
+    pub(crate) body_time: Duration,
 }
 
 impl Api {
@@ -85,6 +90,7 @@ impl Api {
             .route("/v1/nodes", get(nodes::list))
             .route("/v1/nodes/{id}/drain", post(nodes::drain))
             .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
+            .route("/v1/clock/accept", post(nodes::accept_clock))
             .route("/v1/status", get(misc::status))
             .route("/v1/doctor", get(misc::doctor))
             .route("/v1/next", get(misc::next))
@@ -100,7 +106,7 @@ impl Api {
             .fallback(not_found)
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .layer(auth)
-            .layer(from_fn(finish))
+            .layer(from_fn_with_state(self.body_time, finish))
             .with_state(self)
     }
 
@@ -124,15 +130,20 @@ async fn not_found() -> Problem {
 struct RequestId(String);
 
 /// Gives every request an id and every error its form; a panic is an error too.
-async fn finish(mut request: Request, next: Next) -> Response {
+async fn finish(State(within): State<Duration>, mut request: Request, next: Next) -> Response {
     let id = random::<8>().map(|bytes| hex(&bytes)).unwrap_or_default();
     request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (request, late) = patience::limit(request, within);
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = answer.unwrap_or_else(|_| {
         tracing::error!(request = id, %method, path, "a request made the server panic");
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "").into_response()
     });
+    if late.is() {
+        let detail = format!("the body did not arrive within {} s", within.as_secs());
+        response = Problem::new(StatusCode::REQUEST_TIMEOUT, detail).into_response();
+    }
     let status = response.status();
     if status.is_client_error() || status.is_server_error() {
         let problem = response.extensions_mut().remove::<Problem>();
@@ -144,14 +155,14 @@ async fn finish(mut request: Request, next: Next) -> Response {
         if let Some(allow) = kept {
             response.headers_mut().insert(header::ALLOW, allow);
         }
-        tracing::info!(
-            request = id,
-            %method,
-            path,
-            status = status.as_u16(),
-            detail = punctual_server::jobfile::shorten(&problem.detail, 300),
-            "request refused"
-        );
+        let detail = punctual_server::jobfile::shorten(&problem.detail, 300);
+        let status = status.as_u16();
+        // Probes ask every few seconds; that the store is away is said elsewhere.
+        if status == 503 {
+            tracing::debug!(request = id, %method, path, status, detail, "request refused");
+        } else {
+            tracing::info!(request = id, %method, path, status, detail, "request refused");
+        }
     } else {
         tracing::debug!(request = id, %method, path, status = status.as_u16(), "request");
     }

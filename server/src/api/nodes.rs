@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use punctual::control::{DrainObject, NodeObject};
+use punctual::control::{ClockObject, DrainObject, NodeObject};
 use serde::Deserialize;
 
 use super::jobs::json_or_default;
@@ -44,4 +44,23 @@ pub(super) async fn undrain(
     Path(id): Path<String>,
 ) -> Result<Json<DrainObject>, Problem> {
     Ok(Json(api.control.undrain_node(&id).await?))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AcceptBody {
+    /// The node whose clock is right; the one that is asked if not given.
+    #[serde(default)]
+    node: Option<String>,
+}
+
+pub(super) async fn accept_clock(
+    State(api): State<Api>,
+    bytes: Body,
+) -> Result<Json<ClockObject>, Problem> {
+    let given: AcceptBody = json_or_default(bytes)?;
+    Ok(Json(match given.node {
+        Some(node) if node != api.node => api.control.accept_clock_of(&node).await?,
+        _ => api.control.accept_clock(&api.node)?,
+    }))
 }

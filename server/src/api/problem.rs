@@ -119,7 +119,12 @@ impl From<ControlError> for Problem {
 
 /// The store's own words may name its keys: they go to the log, not to the client.
 fn store_problem(error: &BackendError) -> Problem {
-    tracing::warn!(%error, "the store failed a request");
+    // A store that is away is spoken of by the node.
+    if error.is_transient() {
+        tracing::debug!(%error, "the store failed a request");
+    } else {
+        tracing::warn!(%error, "the store failed a request");
+    }
     match error {
         BackendError::Unknown(_) => Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,

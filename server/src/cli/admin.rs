@@ -1,10 +1,11 @@
-//! `admin`: what is done once, by a person, with the nodes stopped.
+//! `admin`: what only a person can decide.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use punctual::backend::BackendError;
 use punctual::bootstrap::{Restored, after_restore};
+use punctual::control::ClockObject;
 use punctual::env::TokioEnv;
 use punctual::keys::Keys;
 use punctual::node::NodeConfig;
@@ -12,7 +13,8 @@ use punctual::recipe::retry::Store;
 use punctual_etcd::EtcdBackend;
 use serde::Serialize;
 
-use super::args::{AdminCommand, Common, RecoverArgs};
+use super::args::{AdminCommand, ClockCommand, Common, RecoverArgs};
+use super::connect;
 use super::failure::{Exit, Failure, Outcome};
 use crate::config::StoreAt;
 use crate::output::Output;
@@ -27,7 +29,24 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) async fn admin(common: &Common, output: &Output, command: AdminCommand) -> Outcome {
     match command {
         AdminCommand::Recover(args) => recover(common, output, *args).await,
+        AdminCommand::Clock(ClockCommand::Accept { node }) => accept(common, output, node).await,
     }
+}
+
+async fn accept(common: &Common, output: &Output, node: Option<String>) -> Outcome {
+    let mut client = connect(common)?;
+    let body = serde_json::json!({ "node": node });
+    let clock: ClockObject = client.post("/v1/clock/accept", &body, vec![]).await?;
+    output.object(&clock, &clock.node, || {
+        let node = &clock.node;
+        if clock.accepted {
+            format!(
+                "{node}: its clock is believed; if it stepped back, nothing fires until it has caught up\n"
+            )
+        } else {
+            format!("{node}: its clock is believed already; there is nothing to accept\n")
+        }
+    })
 }
 
 /// What a person must know before a node runs on what was restored.

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Next(NextArgs),
     /// Say what a cron expression means, and what is odd about it.
     Explain(ExplainArgs),
-    /// What is done once, by a person, with the nodes stopped.
+    /// What only a person can decide: after a backup was restored, after a clock stepped.
     #[command(subcommand)]
     Admin(AdminCommand),
     /// Take the contents out of an embedded store that is not in use, or put them into a new one.
@@ -335,6 +335,22 @@ pub(crate) enum AdminCommand {
     /// environment and --config.
     #[command(mut_args(hide_all_but_the_store))]
     Recover(Box<RecoverArgs>),
+    /// What is to be said about a node's clock.
+    #[command(subcommand)]
+    Clock(ClockCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClockCommand {
+    /// Say that the clock of a node is right although it stepped by more than an hour.
+    ///
+    /// A node whose clock steps so far while it runs neither leads nor works until the clock is set
+    /// right again, or somebody says that it is right now. Look at the clock of that machine first.
+    Accept {
+        /// The node; the one that is asked if not given.
+        #[arg(long)]
+        node: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -12,7 +12,9 @@ pub(super) async fn doctor(common: &Common, output: &Output) -> Outcome {
     let mut client = connect(common)?;
     let before = now_ms();
     let mut report: Report = client.get("/v1/doctor").await?;
-    report.checks.push(between(before, report.now_ms, now_ms()));
+    let after = now_ms();
+    let clocks = between(before, report.took_ms, report.now_ms, after);
+    report.checks.push(clocks);
     let problems = report.checks.iter().filter(is_problem).count();
     output.object(&report, &report.node, || describe(&report))?;
     match problems {

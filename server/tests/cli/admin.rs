@@ -126,6 +126,7 @@ fn the_doctor_finds_nothing_in_a_sound_cluster_and_what_is_wrong_in_another() {
             "space",
             "alarms",
             "leader",
+            "jobs",
             "instants",
             "nodes",
             "time zones",
@@ -142,6 +143,20 @@ fn the_doctor_finds_nothing_in_a_sound_cluster_and_what_is_wrong_in_another() {
     found.fails(1, "1 problem");
     set(0o700).unwrap();
     doctor(&[]).ok();
+
+    let accept = |more: &[&str]| {
+        place.run(&[&["admin", "clock", "accept", "--data-dir", "a"], more].concat())
+    };
+    for more in [&[][..], &["--node", "a"][..]] {
+        let said = accept(more).ok();
+        assert!(said.contains("nothing to accept"), "{said}");
+    }
+    accept(&["--node", "nobody"]).fails(3, "no node `nobody`");
+
+    place.run(&["node", "drain", "a", "--data-dir", "a"]).ok();
+    let found = doctor(&[]);
+    assert!(found.out.contains("all nodes are drained"), "{found:?}");
+    assert_eq!(found.code, Some(1), "{found:?}");
 
     drop(etcd);
     let found = doctor(&[]);

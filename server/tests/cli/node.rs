@@ -497,6 +497,10 @@ fn the_demo_shows_fires_within_seconds_and_cleans_up() {
     );
     let ids = place.run(&["job", "ls", "-o", "name"]).ok();
     assert_eq!(ids.lines().count(), 4, "{ids}");
+    let made = fs::read_dir(&temporary).unwrap().next().unwrap().unwrap();
+    for secret in [made.path(), made.path().join("spool")] {
+        assert_eq!(mode(&secret), 0o700, "{}", secret.display());
+    }
     let mut demo = Running {
         child,
         log: place.path("unused"),

@@ -47,6 +47,7 @@ fn etcd_dies_stands_still_and_comes_back() {
     }
 
     story.step("etcd is dead for 10 s");
+    let before: Vec<usize> = cluster.nodes.iter().map(|node| node.log().len()).collect();
     cluster.etcd.kill_all();
     let dead = Instant::now();
     cluster.wait_for("the nodes to say so", |cluster| {
@@ -62,6 +63,32 @@ fn etcd_dies_stands_still_and_comes_back() {
     }
     cluster.etcd.start_all();
     cluster.wait_for_fires(10);
+    story.step("the log told of it in a few lines");
+    for (node, before) in before.into_iter().enumerate() {
+        let said = |cluster: &mut Cluster| cluster.nodes[node].log()[before..].to_owned();
+        cluster.wait_for("the node to say that the store is back", |cluster| {
+            said(cluster).contains("the store is back").then_some(())
+        });
+        let log = said(&mut cluster);
+        let times = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+        assert_eq!(
+            times("the store does not answer; waiting for it"),
+            1,
+            "{log}"
+        );
+        assert_eq!(times("the store is back"), 1, "{log}");
+        let grave = |line: &&str| line.contains(" WARN ") || line.contains("ERROR");
+        // What became of runs is told run by run.
+        let runs = |line: &&str| line.contains("punctual::worker") || line.contains("run failed");
+        let lines = log
+            .lines()
+            .filter(|line| grave(line) && !runs(line))
+            .count();
+        assert!(
+            lines <= 12,
+            "{lines} lines about 10 s without a store:\n{log}"
+        );
+    }
 
     let (_, report) = story.end(cluster);
     assert!(report.decided.max_ms >= 5_000, "nothing was late: {report}");

@@ -1,4 +1,5 @@
-//! A real cluster under random faults for as long as one likes: `cargo xtask soak`.
+//! A real cluster under random faults, or on a slow store, for as long as one likes:
+//! `cargo xtask soak`.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -6,49 +7,91 @@
     reason = "a command line tool"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use punctual_tests::cluster::soak::{Options, soak};
+use punctual_tests::check::Violation;
+use punctual_tests::cluster::report::Report;
+use punctual_tests::cluster::slow;
+use punctual_tests::cluster::soak::{Options, count, soak};
 
 const USAGE: &str = "usage: soak --punctual BINARY [--minutes N] [--seed N] [--jobs N] \
-                     [--per-second N] [--between-seconds N]";
+                     [--per-second N] [--between-seconds N | --slow-ms N]";
 
 fn main() -> ExitCode {
-    let (binary, options) = match parse(std::env::args().skip(1)) {
+    let (binary, options, slow_ms) = match parse(std::env::args().skip(1)) {
         Ok(parsed) => parsed,
         Err(why) => {
             eprintln!("{why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
+    match slow_ms {
+        Some(slow_ms) => be_slow(&binary, &options, slow_ms),
+        None => break_things(&binary, &options),
+    }
+}
+
+fn break_things(binary: &Path, options: &Options) -> ExitCode {
     println!("seed {}, {options:?}", options.seed);
-    let outcome = soak(&binary, &options, &mut |line| println!("{line}"));
+    let outcome = soak(binary, options, &mut |line| println!("{line}"));
     println!("faults:");
     for (kind, count) in &outcome.faults {
         println!("  {kind}: {count}");
     }
     println!("  in all: {}", outcome.faults.values().sum::<u64>());
     println!("{}", outcome.report);
-    let missed = outcome.count(&["no miss"]);
-    let twice = outcome.count(&["no duplicate", "at most one start an attempt"]);
-    let lost = outcome.report.ends.get("failed: worker_lost").unwrap_or(&0);
+    judge(&outcome.report, &outcome.violations, 0)
+}
+
+fn be_slow(binary: &Path, options: &Options, slow_ms: u64) -> ExitCode {
+    let options = slow::Options {
+        duration: options.duration,
+        delay: Duration::from_millis(slow_ms),
+        seed: options.seed,
+        jobs: options.jobs,
+        per_second: options.per_second,
+    };
+    println!("seed {}, {options:?}", options.seed);
+    let outcome = slow::slow(binary, &options, &mut |line| println!("{line}"));
+    println!(
+        "a write took: {} ({} writes)",
+        outcome.writes, outcome.probes
+    );
+    println!("{}", outcome.report);
+    println!(
+        "leader changes after the first election: {}, sessions opened anew: {}",
+        outcome.leader_changes, outcome.sessions_lost
+    );
+    judge(&outcome.report, &outcome.violations, outcome.leader_changes)
+}
+
+/// Says what went wrong; nothing may.
+fn judge(report: &Report, violations: &[Violation], flapped: u64) -> ExitCode {
+    let missed = count(violations, &["no miss"]);
+    let twice = count(
+        violations,
+        &["no duplicate", "at most one start an attempt"],
+    );
+    let lost = report.ends.get("failed: worker_lost").unwrap_or(&0);
     println!(
         "missed: {missed}, duplicates: {twice}, lost with their worker: {lost}, violations: {}",
-        outcome.violations.len()
+        violations.len()
     );
-    for violation in &outcome.violations {
+    for violation in violations {
         println!("  {violation:?}");
     }
-    if outcome.violations.is_empty() {
+    if violations.is_empty() && flapped == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)
     }
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Result<(PathBuf, Options), String> {
+fn parse(
+    mut words: impl Iterator<Item = String>,
+) -> Result<(PathBuf, Options, Option<u64>), String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut options = Options {
         duration: Duration::from_secs(600),
@@ -57,7 +100,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<(PathBuf, Options), 
         per_second: 15,
         between: Duration::from_secs(5),
     };
-    let mut binary = None;
+    let (mut binary, mut slow_ms) = (None, None);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word}: a value"))?;
         let number = || {
@@ -71,10 +114,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<(PathBuf, Options), 
             "--jobs" => options.jobs = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--per-second" => options.per_second = number()?,
             "--between-seconds" => options.between = Duration::from_secs(number()?),
+            "--slow-ms" => slow_ms = Some(number()?),
             _ => return Err(format!("{word} is no option")),
         }
     }
     let binary = binary.ok_or("--punctual is missing")?;
     let binary = std::path::absolute(binary).map_err(|error| error.to_string())?;
-    Ok((binary, options))
+    Ok((binary, options, slow_ms))
 }

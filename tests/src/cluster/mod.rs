@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod node;
 pub mod observed;
 pub mod report;
+pub mod slow;
 pub mod soak;
 pub mod tap;
 
@@ -59,6 +60,21 @@ impl Cluster {
     /// When there is no etcd.
     #[must_use]
     pub fn new(binary: &Path, nodes: usize, jobs: Vec<Job>, seed: u64) -> Self {
+        Self::with_times(binary, nodes, jobs, seed, node::SHORT_TIMES)
+    }
+
+    /// The same, with other options of the nodes for how long things take; none for the defaults.
+    ///
+    /// # Panics
+    /// When there is no etcd.
+    #[must_use]
+    pub fn with_times(
+        binary: &Path,
+        nodes: usize,
+        jobs: Vec<Job>,
+        seed: u64,
+        times: &'static [&'static str],
+    ) -> Self {
         let place = tempfile::tempdir().unwrap();
         let etcd = EtcdCluster::new(3);
         let epoch_ms = unix_ms();
@@ -67,7 +83,7 @@ impl Cluster {
                 let wires = (0..etcd.size())
                     .map(|member| Proxy::start(etcd.port(member), seed ^ (n * 16 + member) as u64))
                     .collect();
-                NodeProcess::new(&format!("n{n}"), binary, place.path(), wires)
+                NodeProcess::new(&format!("n{n}"), binary, place.path(), wires, times)
             })
             .collect();
         let cluster = Self {

@@ -33,11 +33,12 @@ pub struct NodeProcess {
     wires: Vec<Proxy>,
     process: Option<Leashed>,
     paused_since_ms: Option<i64>,
+    times: &'static [&'static str],
 }
 
 /// A slow machine must not look like a dead one, and still the whole must not take long: the
 /// shortest times that a node accepts, but for a little more time to live.
-const TIMES: [&str; 8] = [
+pub const SHORT_TIMES: &[&str] = &[
     "--leader-ttl",
     "3s",
     "--session-ttl",
@@ -51,7 +52,13 @@ const TIMES: [&str; 8] = [
 impl NodeProcess {
     /// A node that does not run yet; it reaches the members of etcd by `wires`.
     #[must_use]
-    pub fn new(name: &str, binary: &Path, place: &Path, wires: Vec<Proxy>) -> Self {
+    pub fn new(
+        name: &str,
+        binary: &Path,
+        place: &Path,
+        wires: Vec<Proxy>,
+        times: &'static [&'static str],
+    ) -> Self {
         Self {
             name: name.to_owned(),
             lives: Vec::new(),
@@ -60,6 +67,7 @@ impl NodeProcess {
             wires,
             process: None,
             paused_since_ms: None,
+            times,
         }
     }
 
@@ -93,7 +101,7 @@ impl NodeProcess {
             .args(["--node-id", &self.name, "--data-dir", &self.name])
             .args(["--listen", "127.0.0.1:0", "--commands", "any"])
             .args(["--slots", "64", "--log-format", "text"])
-            .args(TIMES);
+            .args(self.times);
         self.lives.push(ProcessLife {
             from_ms: unix_ms(),
             ..ProcessLife::default()

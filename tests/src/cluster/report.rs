@@ -42,7 +42,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    fn of(mut all: Vec<i64>) -> Self {
+    pub(super) fn of(mut all: Vec<i64>) -> Self {
         all.sort_unstable();
         let at = |per_cent: usize| {
             let place = (all.len() * per_cent).div_ceil(100).saturating_sub(1);

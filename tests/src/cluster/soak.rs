@@ -39,15 +39,11 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
 }
 
-impl Outcome {
-    /// How many violations are of these invariants.
-    #[must_use]
-    pub fn count(&self, invariants: &[&str]) -> usize {
-        let violations = self.violations.iter();
-        violations
-            .filter(|violation| invariants.contains(&violation.invariant))
-            .count()
-    }
+/// How many violations are of these invariants.
+#[must_use]
+pub fn count(violations: &[Violation], invariants: &[&str]) -> usize {
+    let of = |violation: &&Violation| invariants.contains(&violation.invariant);
+    violations.iter().filter(of).count()
 }
 
 /// What a fault leaves to be undone.

@@ -66,7 +66,7 @@ fn everything() -> Span {
     Span::prefix(format!("/{NAMESPACE}/"))
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -87,6 +87,13 @@ impl EtcdCluster {
         self.members.iter_mut().for_each(Member::kill);
     }
 
+    /// The ports of those that run.
+    #[must_use]
+    pub fn live_ports(&self) -> Vec<u16> {
+        let live = self.members.iter().filter(|member| member.runs());
+        live.map(|member| member.client).collect()
+    }
+
     /// Whether a member runs.
     #[must_use]
     pub fn runs(&self, i: usize) -> bool {

@@ -117,24 +117,7 @@ impl Member {
         token: &str,
         body: &str,
     ) -> Result<String, String> {
-        let authorization = match token {
-            "" => String::new(),
-            token => format!("Authorization: {token}\r\n"),
-        };
-        let talk = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.client))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            write!(
-                stream,
-                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                 {authorization}Content-Length: {}\r\n\r\n{body}",
-                body.len()
-            )?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        };
-        talk().map_err(|error| error.to_string())
+        ask(self.client, method, path, token, body)
     }
 
     /// A request to its gateway, and the JSON of the answer.
@@ -166,4 +149,32 @@ impl Member {
         }
         log
     }
+}
+
+/// One HTTP request to the gateway at a port; the whole answer.
+pub(super) fn ask(
+    port: u16,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: &str,
+) -> Result<String, String> {
+    let authorization = match token {
+        "" => String::new(),
+        token => format!("Authorization: {token}\r\n"),
+    };
+    let talk = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             {authorization}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    talk().map_err(|error| error.to_string())
 }

@@ -1,6 +1,7 @@
 //! A real etcd for a test: its own process, ports and directory, and its end with the test.
 
 mod cluster;
+mod election;
 mod member;
 mod pool;
 
@@ -13,6 +14,7 @@ use crate::leash::Signal;
 use member::Member;
 
 pub use cluster::EtcdCluster;
+pub use election::first_write;
 pub use pool::Pool;
 
 /// So long may an etcd take to elect itself.

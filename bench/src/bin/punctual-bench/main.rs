@@ -14,16 +14,23 @@ mod recorder;
 
 use std::process::ExitCode;
 
-use punctual_tests::etcd::Etcd;
+use punctual_tests::etcd::EtcdCluster;
 
-const USAGE: &str =
-    "usage: punctual-bench failover [--etcd URL] [--rounds N] [--overdue-takeover-ms N] [-o json]";
+const USAGE: &str = "usage: punctual-bench failover [--etcd URL] [--rounds N] [--only crash|store-crash] \
+     [--overdue-takeover-ms N] [-o json]";
+
+/// So many members has an etcd that the benchmark starts itself.
+const MEMBERS: usize = 3;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) etcd: Option<String>,
     pub(crate) rounds: usize,
+    /// Whether the leader is killed, and asked to leave.
+    pub(crate) crash: bool,
+    /// Whether it is killed together with etcd's.
+    pub(crate) store_crash: bool,
     pub(crate) overdue_takeover_ms: u64,
     pub(crate) json: bool,
 }
@@ -51,13 +58,11 @@ fn main() -> ExitCode {
 }
 
 async fn measure(options: Options) -> Result<(), String> {
-    let own = options.etcd.is_none().then(Etcd::start);
-    let etcd = own
-        .as_ref()
-        .map(Etcd::endpoint)
-        .or(options.etcd.clone())
-        .unwrap_or_default();
-    let report = failover::run(&etcd, &options).await?;
+    let store = match &options.etcd {
+        Some(given) => failover::Store::Given(given.clone()),
+        None => failover::Store::Own(EtcdCluster::start(MEMBERS)),
+    };
+    let report = failover::run(store, &options).await?;
     if options.json {
         println!("{}", report.json());
     } else {
@@ -70,6 +75,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
         etcd: None,
         rounds: 10,
+        crash: true,
+        store_crash: true,
         overdue_takeover_ms: 1_000,
         json: false,
     };
@@ -86,6 +93,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--etcd" => options.etcd = Some(value.clone()),
             "--rounds" => options.rounds = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--overdue-takeover-ms" => options.overdue_takeover_ms = number()?,
+            "--only" if value == "crash" => options.store_crash = false,
+            "--only" if value == "store-crash" => options.crash = false,
             "-o" if value == "json" => options.json = true,
             _ => return Err(format!("`{name} {value}`? {USAGE}")),
         }

@@ -1,4 +1,5 @@
-//! Hears everything that happens in a namespace, from its first revision on.
+//! Hears everything that happens in a namespace, from its first revision on, from whichever member
+//! of the store says it first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,8 @@ use punctual::keys::Keys;
 /// What has been heard so far.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
+    /// Everything until this revision.
+    revision: Revision,
     /// Per job: instants in Unix milliseconds, and how many decisions each has.
     pub(crate) decisions: BTreeMap<String, BTreeMap<i64, u32>>,
     /// The newest instant decided, and when (by the recorder's clock) that was heard.
@@ -26,38 +29,29 @@ pub(crate) struct Heard {
 /// Listens beside everything else.
 pub(crate) struct Recorder {
     heard: Arc<Mutex<Heard>>,
-    task: tokio::task::JoinHandle<()>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Recorder {
-    /// From the first revision of a namespace that does not exist yet.
+    /// From the first revision of a namespace that does not exist yet. Each of `members` tells
+    /// everything in order, so the first to tell a revision has told all before it.
     pub(crate) fn start(
-        backend: Arc<dyn CoordinationBackend>,
-        env: SharedEnv,
+        members: Vec<Arc<dyn CoordinationBackend>>,
+        env: &SharedEnv,
         namespace: &str,
         from: Revision,
     ) -> Self {
-        let heard = Arc::new(Mutex::new(Heard::default()));
-        let (keys, out) = (Keys::new(namespace), heard.clone());
-        let span = Span::prefix(format!("/{namespace}/"));
-        let task = tokio::spawn(async move {
-            let mut next = from;
-            loop {
-                if let Ok(mut watch) = backend.watch(&span, next).await {
-                    while let Ok(changes) = watch.next().await {
-                        let now_ms = env.wall_ms();
-                        next = Revision(changes.revision.0 + 1);
-                        let mut heard = out.lock().unwrap_or_else(PoisonError::into_inner);
-                        for event in &changes.events {
-                            note(&mut heard, &keys, event, now_ms);
-                        }
-                    }
-                }
-                // The store is away for a moment: nothing is lost, the watch resumes where it was.
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        });
-        Self { heard, task }
+        let heard = Arc::new(Mutex::new(Heard {
+            revision: Revision(from.0.saturating_sub(1)),
+            ..Heard::default()
+        }));
+        let listen = |member| {
+            let (keys, out, env) = (Keys::new(namespace), heard.clone(), env.clone());
+            let span = Span::prefix(format!("/{namespace}/"));
+            tokio::spawn(async move { listen(member, &env, &keys, &span, from, &out).await })
+        };
+        let tasks = members.into_iter().map(listen).collect();
+        Self { heard, tasks }
     }
 
     /// What was heard, under a lock.
@@ -68,7 +62,35 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+async fn listen(
+    member: Arc<dyn CoordinationBackend>,
+    env: &SharedEnv,
+    keys: &Keys,
+    span: &Span,
+    from: Revision,
+    out: &Mutex<Heard>,
+) {
+    let mut next = from;
+    loop {
+        if let Ok(mut watch) = member.watch(span, next).await {
+            while let Ok(changes) = watch.next().await {
+                let now_ms = env.wall_ms();
+                next = Revision(changes.revision.0 + 1);
+                let mut heard = out.lock().unwrap_or_else(PoisonError::into_inner);
+                if heard.revision < changes.revision {
+                    heard.revision = changes.revision;
+                    for event in &changes.events {
+                        note(&mut heard, keys, event, now_ms);
+                    }
+                }
+            }
+        }
+        // The member is away for a moment: nothing is lost, the watch resumes where it was.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ROUTES: [(&str, &str); 18] = [
+const ROUTES: [(&str, &str); 19] = [
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/a"),
     ("PUT", "/v1/jobs/a"),
@@ -17,6 +17,7 @@ const ROUTES: [(&str, &str); 18] = [
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/a/drain"),
     ("POST", "/v1/nodes/a/undrain"),
+    ("POST", "/v1/clock/accept"),
     ("GET", "/v1/status"),
     ("GET", "/v1/next?expr=x"),
     ("POST", "/v1/apply"),
@@ -198,7 +199,10 @@ async fn a_panic_is_a_problem_like_others() {
     }
     let router = axum::Router::new()
         .route("/broken", axum::routing::get(broken))
-        .layer(axum::middleware::from_fn(super::super::finish));
+        .layer(axum::middleware::from_fn_with_state(
+            BODY_TIME,
+            super::super::finish,
+        ));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap())
         .await

@@ -34,6 +34,9 @@ use crate::config::Commands;
 use crate::files::{ClientFile, hash};
 use punctual_server::jobfile::JobFile;
 
+/// So long may a body take here.
+const BODY_TIME: Duration = Duration::from_secs(2);
+
 const TOKEN: &str = "pt_of_the_tests";
 
 struct Fixture {
@@ -72,6 +75,7 @@ async fn start() -> Fixture {
         metrics: Arc::new(crate::metrics::Metrics::new()),
         node: "node".into(),
         commands: Arc::new(none),
+        body_time: BODY_TIME,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
