@@ -15,6 +15,9 @@ use crate::recipe::retry::{Backoff, Store};
 /// Batches start with so many decisions, and never have more.
 pub const MAX_BATCH: usize = 100;
 
+/// The first rest of a partition whose plan was overtaken; the longest is 32 times as long.
+const REST_MS: u64 = 5;
+
 /// What news of a cursor meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -54,6 +57,10 @@ pub struct Partition {
     pub stale: bool,
     /// Its cursor went backwards: nothing more is decided here until a person has looked.
     pub stopped: bool,
+    /// No plan is made before, by the monotonic clock.
+    pub rest_until_ms: u64,
+    /// Plans in a row that were overtaken by runs that came or went.
+    overtaken: u32,
 }
 
 impl Partition {
@@ -81,18 +88,10 @@ impl Partition {
             }
         }
         let mut partition = Self {
-            number,
-            jobs: BTreeMap::new(),
-            due: DueIndex::default(),
-            cursor: cursor_record,
-            cursor_revision: cursor.modified,
             changes,
             changes_revision: head.modified,
             loaded,
-            batch: MAX_BATCH,
-            standing: BTreeSet::new(),
-            stale: false,
-            stopped: false,
+            ..Self::empty(number, cursor_record, cursor.modified)
         };
         for entry in jobs {
             let Some((id, record)) = decode_job(keys, entry) else {
@@ -111,6 +110,27 @@ impl Partition {
             partition.insert(job(id, entry, record, definitions));
         }
         Ok(partition)
+    }
+
+    /// Without jobs, decided as far as that.
+    #[must_use]
+    pub fn empty(number: u16, cursor: CursorRecord, cursor_revision: Revision) -> Self {
+        Self {
+            number,
+            jobs: BTreeMap::new(),
+            due: DueIndex::default(),
+            cursor,
+            cursor_revision,
+            changes: ChangesRecord::default(),
+            changes_revision: Revision::default(),
+            loaded: Revision::default(),
+            batch: MAX_BATCH,
+            standing: BTreeSet::new(),
+            stale: false,
+            stopped: false,
+            rest_until_ms: 0,
+            overtaken: 0,
+        }
     }
 
     fn insert(&mut self, job: Job) {
@@ -255,6 +275,7 @@ impl Partition {
             self.due.set(id, due);
         }
         self.batch = (self.batch * 2).min(MAX_BATCH);
+        self.overtaken = 0;
         if !self.cursor.is_open() {
             self.standing.clear();
         }
@@ -262,8 +283,20 @@ impl Partition {
 
     /// The plan was not committed: the next one is smaller, and made from fresh data.
     pub fn conflicted(&mut self) {
-        self.batch = (self.batch / 2).max(1);
+        self.halve();
         self.stale = true;
+    }
+
+    /// Whoever creates or ends runs just now gets a chance to be done with it, a longer one each
+    /// time: what a plan depends on must stand still for as long as it takes to commit it.
+    pub fn rest(&mut self, now_ms: u64) {
+        self.rest_until_ms = now_ms + (REST_MS << self.overtaken.min(5));
+        self.overtaken += 1;
+    }
+
+    /// The next plan is smaller.
+    pub fn halve(&mut self) {
+        self.batch = (self.batch / 2).max(1);
     }
 
     /// Reads the partition anew, keeping what is known of its runs.

@@ -51,11 +51,17 @@ pub enum Ablation {
     ChangeCursor,
     /// Nor what is remembered of a deleted job.
     Tombstone,
+    /// Claims do not require a free slot.
+    Slot,
+    /// Fires of `overlap: queue` and `replace` do not consume the job's counter.
+    SeqInFire,
+    /// `overlap: queue` skips without the proof that it is full.
+    FullProof,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -75,6 +81,9 @@ impl Ablation {
         Self::ChangeLog,
         Self::ChangeCursor,
         Self::Tombstone,
+        Self::Slot,
+        Self::SeqInFire,
+        Self::FullProof,
     ];
 
     /// Its name on the command line.
@@ -100,6 +109,9 @@ impl Ablation {
             Self::ChangeLog => "change-log",
             Self::ChangeCursor => "change-cursor",
             Self::Tombstone => "tombstone",
+            Self::Slot => "slot",
+            Self::SeqInFire => "seq-in-fire",
+            Self::FullProof => "full-proof",
         }
     }
 
@@ -119,6 +131,14 @@ impl Ablation {
             || (gone && what == "gone")
     }
 
+    fn strips_from_fire(self, requirement: &Requirement) -> bool {
+        match (self, requirement) {
+            (Self::SeqInFire, Requirement::Modified(key, _)) => kind(key).0 == "seq",
+            (Self::FullProof, Requirement::Created(key, _)) => kind(key).0 == "run",
+            _ => false,
+        }
+    }
+
     fn strips(self, requirement: &Requirement) -> bool {
         match (self, requirement) {
             (Self::Term, Requirement::Created(key, _)) => kind(key).0 == "leader",
@@ -131,6 +151,8 @@ impl Ablation {
             }
             (Self::Seq, Requirement::Modified(key, _)) => kind(key).0 == "seq",
             (Self::Overlap, Requirement::Empty(span)) => kind(&span.start).0 == "run",
+            (Self::Slot, Requirement::Absent(key)) => kind(key).0 == "slot",
+            (Self::Slot, Requirement::Empty(span)) => kind(&span.start).0 == "slot",
             _ => false,
         }
     }
@@ -151,6 +173,9 @@ impl Ablation {
         let mut require = self.requirements(&txn.require);
         if changes_a_job(txn) {
             require.retain(|requirement| !self.strips_from_change(requirement));
+        }
+        if moves_a_cursor(txn) {
+            require.retain(|requirement| !self.strips_from_fire(requirement));
         }
         Txn {
             require,
@@ -213,6 +238,10 @@ fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
 fn changes_a_job(txn: &Txn) -> bool {
     writes(txn)
         .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+fn moves_a_cursor(txn: &Txn) -> bool {
+    writes(txn).any(|write| kind(write.key()).0 == "cursor")
 }
 
 impl Ablation {
