@@ -374,11 +374,7 @@ impl Keys {
     pub fn parse_slot(&self, key: &[u8]) -> Option<(u16, String, u32)> {
         let mut parts = self.rest(key, "slot/")?.split('/');
         let (partition, job, index) = (parts.next()?, parts.next()?, parts.next()?);
-        Some((
-            partition.parse().ok()?,
-            job.to_owned(),
-            index.parse().ok()?,
-        ))
+        Some((partition.parse().ok()?, job.to_owned(), index.parse().ok()?))
     }
 
     /// The wish to end a run.

@@ -103,7 +103,11 @@ pub fn claim(
         txn = txn
             .require(Requirement::Absent(key.clone()))
             // An edit may have lowered the limit: what runs under the old one counts too.
-            .require(Requirement::Empty(keys.slots_from(*partition, job, limit.max(1))))
+            .require(Requirement::Empty(keys.slots_from(
+                *partition,
+                job,
+                limit.max(1),
+            )))
             .put(key, encode(&held));
     }
     Ok((txn, record))

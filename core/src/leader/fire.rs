@@ -184,8 +184,7 @@ impl Building<'_> {
         if self.partition.standing.contains(&record.run) {
             return;
         }
-        let overlaps =
-            || skipped(job, definition, decision, SkipReason::Overlap, self.now_ms);
+        let overlaps = || skipped(job, definition, decision, SkipReason::Overlap, self.now_ms);
         match (definition.spec.overlap, siblings) {
             (Overlap::Skip, _) => self.run_alone(id, &record, &overlaps()),
             (Overlap::Queue, Some(siblings)) => {

@@ -107,7 +107,11 @@ fn known(alive: u32) -> Known {
             run,
             attempt: 1,
         };
-        entry(keys.run(&key), record.to_string().into_bytes(), 20 + u64::from(n))
+        entry(
+            keys.run(&key),
+            record.to_string().into_bytes(),
+            20 + u64::from(n),
+        )
     });
     let siblings = Siblings::with(seq, runs.collect());
     BTreeMap::from([(Arc::from("j"), siblings)])
@@ -183,9 +187,9 @@ fn a_replacement_ends_who_waits_and_cancels_who_runs() {
 #[test]
 fn the_largest_replacement_and_the_largest_proof_fit_into_a_request() {
     let many = fire(Overlap::Replace, 2 * MAX_SIBLINGS);
-    let ends = many.txn.ops.iter().filter(|op| {
-        matches!(op, Op::Write(Write::Put { key, .. }) if keys().all_done().contains(key))
-    });
+    let ends = many.txn.ops.iter().filter(
+        |op| matches!(op, Op::Write(Write::Put { key, .. }) if keys().all_done().contains(key)),
+    );
     assert_eq!(ends.count(), 31, "and the one that runs");
     assert!(limits::txn_width(&many.txn) <= MAX_PARTS);
     let mut partition = partition(&[Overlap::Queue]);
@@ -219,7 +223,11 @@ fn what_looks_at_other_runs_waits_for_the_request_that_made_them() {
     ] {
         let partition = partition(policies);
         let generations: Vec<u64> = (1..).take(policies.len()).collect();
-        assert_eq!(independent(&partition, &plan(&generations)), fit, "{policies:?}");
+        assert_eq!(
+            independent(&partition, &plan(&generations)),
+            fit,
+            "{policies:?}"
+        );
     }
 }
 

@@ -54,7 +54,9 @@ impl Siblings {
         job: &str,
     ) -> BackendResult<Option<Self>> {
         match store.get(&keys.seq(partition, job)).await? {
-            Some(seq) => Self::behind(store, keys, partition, job, seq).await.map(Some),
+            Some(seq) => Self::behind(store, keys, partition, job, seq)
+                .await
+                .map(Some),
             None => Ok(None),
         }
     }

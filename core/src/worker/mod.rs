@@ -357,11 +357,7 @@ impl Worker {
     }
 
     /// PENDING -> LOCKED, in one request.
-    async fn lock(
-        &mut self,
-        session: &Session,
-        wanted: Vec<Taken>,
-    ) -> BackendResult<Vec<Attempt>> {
+    async fn lock(&mut self, session: &Session, wanted: Vec<Taken>) -> BackendResult<Vec<Attempt>> {
         let now_ms = self.context.clock.record_ms();
         let mut txns = Vec::new();
         let mut records = Vec::new();

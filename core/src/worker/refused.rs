@@ -41,8 +41,7 @@ impl Worker {
                 Ok((entries, _)) => {
                     let keys = &self.context.keys;
                     let held: Vec<_> = entries.iter().filter_map(|e| holder(keys, e)).collect();
-                    self.queue
-                        .told(&job, &held, self.context.clock.now_ms());
+                    self.queue.told(&job, &held, self.context.clock.now_ms());
                 }
                 Err(error) => {
                     tracing::debug!(job, %error, "cannot look for a free slot; trying again");

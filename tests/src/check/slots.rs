@@ -242,9 +242,9 @@ fn together(history: &History<'_>) -> Vec<Violation> {
     for (job, mut effects) in by_job {
         effects.sort_by_key(|effect| effect.start_ms);
         for (index, effect) in effects.iter().enumerate() {
-            let running = effects[..index].iter().filter(|other| {
-                other.end_ms.is_none_or(|end_ms| end_ms > effect.start_ms)
-            });
+            let running = effects[..index]
+                .iter()
+                .filter(|other| other.end_ms.is_none_or(|end_ms| end_ms > effect.start_ms));
             let running: Vec<_> = running.collect();
             let allowed = usize::try_from(limit(effect).unwrap_or(u32::MAX)).unwrap_or(usize::MAX);
             if running.len() + 1 > allowed {

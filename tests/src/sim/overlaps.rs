@@ -43,13 +43,17 @@ pub fn widen(rng: &mut Rng, ops: &mut Vec<(u64, usize, Op)>, nodes: usize, heal_
 /// One of the policies that look at other runs of the job.
 fn policy(rng: &mut Rng, spec: &mut JobSpec) {
     let count = |rng: &mut Rng| u32::try_from(rng.range(1, 4)).unwrap_or(1);
-    spec.overlap = rng.pick(&[Overlap::Allow, Overlap::Queue, Overlap::Queue, Overlap::Replace]);
+    spec.overlap = rng.pick(&[
+        Overlap::Allow,
+        Overlap::Queue,
+        Overlap::Queue,
+        Overlap::Replace,
+    ]);
     spec.concurrency = match spec.overlap {
         Overlap::Allow => Some(count(rng)),
         _ => rng.permille(400).then(|| count(rng)),
     };
-    spec.queue_limit =
-        (spec.overlap == Overlap::Queue && rng.permille(600)).then(|| count(rng));
+    spec.queue_limit = (spec.overlap == Overlap::Queue && rng.permille(600)).then(|| count(rng));
 }
 
 /// Five jobs with work about as long as their period, and triggers around their instants.
@@ -83,7 +87,9 @@ pub fn jobs(rng: &mut Rng, epoch_ms: i64, heal_ms: u64) -> Vec<(u64, usize, Op)>
     for n in 0..300 {
         // Around an instant, when the leader decides.
         let at = rng.range(5_000, heal_ms);
-        let into_ms = (epoch_ms + at.cast_signed()).rem_euclid(2_000).unsigned_abs();
+        let into_ms = (epoch_ms + at.cast_signed())
+            .rem_euclid(2_000)
+            .unsigned_abs();
         let at = at - into_ms + rng.range(0, 30);
         let op = Op::Trigger(format!("job-{}", rng.range(0, 5)), format!("key-{n}"));
         ops.push((at, rng.index(3), op));
@@ -106,7 +112,9 @@ pub fn faults(rng: &mut Rng, at: u64, heal_ms: u64) -> Vec<(u64, Fault)> {
     match rng.range(0, 5) {
         0 => {
             let slow = Trouble::SlowWrites(rng.range(10, 200));
-            (0..3).map(|node| link(node, 20_000, slow.clone())).collect()
+            (0..3)
+                .map(|node| link(node, 20_000, slow.clone()))
+                .collect()
         }
         1 => vec![link(node, rng.range(1_000, 10_000), Trouble::WatchStall)],
         2 => vec![(at, Fault::RevokeLeader)],
