@@ -42,4 +42,6 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
 }
 
 #[cfg(test)]
+mod slots_tests;
+#[cfg(test)]
 mod tests;

@@ -112,9 +112,7 @@ pub fn faults(rng: &mut Rng, at: u64, heal_ms: u64) -> Vec<(u64, Fault)> {
     match rng.range(0, 5) {
         0 => {
             let slow = Trouble::SlowWrites(rng.range(10, 200));
-            (0..3)
-                .map(|node| link(node, 20_000, slow.clone()))
-                .collect()
+            (0..3).map(|node| link(node, 20_000, slow)).collect()
         }
         1 => vec![link(node, rng.range(1_000, 10_000), Trouble::WatchStall)],
         2 => vec![(at, Fault::RevokeLeader)],
