@@ -220,37 +220,45 @@ fn created(revised: &Revised, job: &str) -> usize {
     new.count()
 }
 
-/// The same as the executed code saw it. (A process that stood still is left out, as for two
-/// executions of one run.)
+/// The same as the executed code saw it: when it starts, what was claimed before it and still runs
+/// fits into its limit. (A process that stood still is left out, as for two executions of one run.)
 fn together(history: &History<'_>) -> Vec<Violation> {
-    let mut limits: BTreeMap<(&str, u32), u32> = BTreeMap::new();
-    for (_, done, step) in history.steps() {
+    // The limit of each attempt, and the revision of its last claim.
+    let mut claims: BTreeMap<(&str, u32), (usize, u64)> = BTreeMap::new();
+    for (revised, done, step) in history.steps() {
         if let Some(after) = step.after.as_ref().filter(|_| !done)
+            && after.record.state == RunState::Locked
             && let Some(limit) = after.record.concurrency
         {
-            limits.insert((&step.key.run, step.key.attempt), limit);
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let claim = (limit, revised.revision);
+            claims.insert((&step.key.run, step.key.attempt), claim);
         }
     }
-    let limit = |effect: &Effect| limits.get(&(effect.run.as_str(), effect.attempt)).copied();
-    let mut by_job: BTreeMap<&str, Vec<&Effect>> = BTreeMap::new();
+    let mut by_job: BTreeMap<&str, Vec<(usize, u64, &Effect)>> = BTreeMap::new();
     for effect in &history.observed.effects {
-        if limit(effect).is_some() && !super::effects::stood_still(history, effect) {
-            by_job.entry(&effect.job).or_default().push(effect);
+        let claim = claims.get(&(effect.run.as_str(), effect.attempt));
+        if let Some((limit, claimed)) = claim
+            && !super::effects::stood_still(history, effect)
+        {
+            let ours = by_job.entry(&effect.job).or_default();
+            ours.push((*limit, *claimed, effect));
         }
     }
     let mut violations = Vec::new();
-    for (job, mut effects) in by_job {
-        effects.sort_by_key(|effect| effect.start_ms);
-        for (index, effect) in effects.iter().enumerate() {
-            let running = effects[..index]
+    for (job, effects) in by_job {
+        for (limit, claimed, effect) in &effects {
+            let beside: Vec<&Effect> = effects
                 .iter()
-                .filter(|other| other.end_ms.is_none_or(|end_ms| end_ms > effect.start_ms));
-            let running: Vec<_> = running.collect();
-            let allowed = usize::try_from(limit(effect).unwrap_or(u32::MAX)).unwrap_or(usize::MAX);
-            if running.len() + 1 > allowed {
+                .filter(|(_, earlier, other)| {
+                    earlier < claimed && other.end_ms.is_none_or(|end_ms| end_ms > effect.start_ms)
+                })
+                .map(|(_, _, other)| *other)
+                .collect();
+            if beside.len() + 1 > *limit {
                 violations.push(Violation::new(
                     "no more code runs at once than the job allows",
-                    format!("{job}: {allowed} allowed, {effect:?} beside {running:?}"),
+                    format!("{job}: {limit} allowed, {effect:?} beside {beside:?}"),
                 ));
             }
         }
