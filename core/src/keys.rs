@@ -15,6 +15,7 @@
 //!              run/{pp}/{job}/{run}/{attempt}    attempts that have not ended
 //!              done/{pp}/{job}/{run}/{attempt}   ended attempts and skip records
 //!              late/{pp}/{job}/{run}/{attempt}   results that came too late
+//!              slot/{pp}/{job}/{i}               held by an execution of a job with limited concurrency
 //!              cancel/{run}                      a wish to end the run
 //!              idem/{run}                        a trigger's key was used, whatever became of the run
 //! ```
@@ -349,6 +350,35 @@ impl Keys {
         parts.next().is_none().then_some(at)
     }
 
+    /// A place among the executions of a job that allows only so many at once.
+    #[must_use]
+    pub fn slot(&self, partition: u16, job: &str, index: u32) -> Key {
+        self.key(format_args!("slot/{partition:03}/{job}/{index:04}"))
+    }
+
+    /// All slots of a job that are held.
+    #[must_use]
+    pub fn slots_of(&self, partition: u16, job: &str) -> Span {
+        Span::prefix(self.key(format_args!("slot/{partition:03}/{job}/")))
+    }
+
+    /// Those of them from `index` on.
+    #[must_use]
+    pub fn slots_from(&self, partition: u16, job: &str, index: u32) -> Span {
+        Span {
+            start: self.slot(partition, job, index),
+            ..self.slots_of(partition, job)
+        }
+    }
+
+    /// The job and index that a key under `slot/` names.
+    #[must_use]
+    pub fn parse_slot(&self, key: &[u8]) -> Option<(u16, String, u32)> {
+        let mut parts = self.rest(key, "slot/")?.split('/');
+        let (partition, job, index) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((partition.parse().ok()?, job.to_owned(), index.parse().ok()?))
+    }
+
     /// The wish to end a run.
     #[must_use]
     pub fn cancel(&self, run: &str) -> Key {
@@ -446,6 +476,10 @@ mod tests {
         assert_eq!(keys.parse_gone(&keys.gone(3, "x")), Some((3, "x".into())));
         assert_eq!(keys.parse_cancel(&keys.cancel("x@1")), Some("x@1".into()));
         assert_eq!(
+            keys.parse_slot(&keys.slot(3, "x", 12)),
+            Some((3, "x".into(), 12))
+        );
+        assert_eq!(
             keys.parse_node(&keys.node("n", "i")),
             Some(("n".into(), "i".into()))
         );
@@ -534,6 +568,10 @@ mod tests {
         assert!(keys.runs_of(7, "x").contains(&keys.run(&at("x"))));
         assert!(!keys.runs_of(7, "x").contains(&keys.run(&at("x.y"))));
         assert!(!keys.runs_of(7, "x").contains(&keys.done(&at("x"))));
+        let above = keys.slots_from(7, "x", 2);
+        assert!(!above.contains(&keys.slot(7, "x", 1)));
+        assert!(above.contains(&keys.slot(7, "x", 2)) && above.contains(&keys.slot(7, "x", 999)));
+        assert!(!above.contains(&keys.slot(7, "x.y", 5)));
     }
 
     #[test]

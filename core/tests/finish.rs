@@ -179,7 +179,7 @@ fn every_step_consumes_the_record_it_was_planned_from() {
         ..End::default()
     };
     let steps = [
-        claim(&keys, &pending, &owner(), 0).unwrap().0,
+        claim(&keys, &pending, &owner(), 0, 0).unwrap().0,
         start(&keys, &locked, &owner(), Start::default()).unwrap().0,
         give_back(&keys, &locked, &RunEvent::Recover).unwrap(),
         end(&keys, &running, &finished(&owner(), &execution), &report).unwrap(),
@@ -202,6 +202,65 @@ fn every_step_consumes_the_record_it_was_planned_from() {
             Op::Choose { .. } => false,
         });
         assert!(writes, "{txn:?}");
+    }
+}
+
+/// Whether the transaction deletes, or puts, this key.
+fn writes(txn: &Txn, key: &[u8]) -> Option<bool> {
+    txn.ops.iter().find_map(|op| match op {
+        Op::Write(Write::Put { key: k, .. }) if k == key => Some(true),
+        Op::Write(Write::Delete { key: k }) if k == key => Some(false),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_limited_run_takes_a_slot_and_every_way_out_frees_it() {
+    let keys = Keys::new("t");
+    let slot = keys.slot(1, "j", 1);
+    let mut pending = attempt(&keys, RunState::Pending, 1);
+    let (txn, record) = claim(&keys, &pending, &owner(), 1, 0).unwrap();
+    assert_eq!((record.slot, writes(&txn, &slot)), (None, None), "no limit");
+    pending.record.concurrency = Some(2);
+    let (txn, record) = claim(&keys, &pending, &owner(), 1, 0).unwrap();
+    assert_eq!(record.slot, Some(1));
+    assert_eq!(writes(&txn, &slot), Some(true));
+    let wanted = [
+        Requirement::Absent(slot.clone()),
+        Requirement::Empty(keys.slots_from(1, "j", 2)),
+    ];
+    assert_eq!(txn.require[1..], wanted);
+    // Whoever asks for one that does not exist.
+    let (_, clamped) = claim(&keys, &pending, &owner(), 7, 0).unwrap();
+    assert_eq!(clamped.slot, Some(1));
+
+    let locked = Attempt {
+        record: record.clone(),
+        ..pending.clone()
+    };
+    let (started, running) = start(&keys, &locked, &owner(), Start::default()).unwrap();
+    assert_eq!((running.slot, writes(&started, &slot)), (Some(1), None));
+    let running = Attempt {
+        record: running,
+        ..pending.clone()
+    };
+    let mut spec = JobSpec::handler("j", "h");
+    spec.retry.attempts = Some(2);
+    let execution = Execution::failed(FailReason::Exit, "x");
+    let report = End {
+        execution: Some(&execution),
+        spec: Some(&spec),
+        ..End::default()
+    };
+    let ended = end(&keys, &running, &finished(&owner(), &execution), &report).unwrap();
+    let next = retry_of(&ended).unwrap();
+    assert_eq!((next.slot, next.concurrency), (None, Some(2)));
+    let back = give_back(&keys, &locked, &RunEvent::Recover).unwrap();
+    let lost = end(&keys, &running, &RunEvent::Recover, &End::default()).unwrap();
+    let cancelled = RunEvent::Abandon(FailReason::Cancelled);
+    let abandoned = end(&keys, &locked, &cancelled, &End::default()).unwrap();
+    for txn in [ended, back, lost, abandoned] {
+        assert_eq!(writes(&txn, &slot), Some(false), "{txn:?}");
     }
 }
 

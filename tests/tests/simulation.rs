@@ -66,6 +66,7 @@ fn split_brain_scenarios_hold() {
         "cut-worker",
         "edits",
         "long-windows",
+        "overlaps",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -80,6 +81,9 @@ fn seeds_that_failed_once_hold() {
         holds(&plan("classic", seed));
     }
     holds(&plan("paused-leader", 9));
+    // Here the checker was wrong: a run of an older definition with a higher limit joined one with a
+    // lower, as it may.
+    holds(&plan("default", 898));
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.
@@ -175,6 +179,28 @@ fn without_emptiness_runs_overlap() {
         5,
         &["overlap: skip is respected"],
     );
+}
+
+#[test]
+fn without_slots_more_run_at_once_than_the_job_allows() {
+    let invariant = "never more executions than the job allows";
+    caught("overlaps", Ablation::Slot, 3, &[invariant]);
+    let invariant = "no more code runs at once than the job allows";
+    caught("overlaps", Ablation::Slot, 3, &[invariant]);
+}
+
+#[test]
+fn without_the_counter_in_fires_a_queue_runs_over() {
+    let invariant = "overlap: queue runs only when there is room";
+    caught("overlaps", Ablation::SeqInFire, 8, &[invariant]);
+    let invariant = "overlap: replace tells the others to go";
+    caught("overlaps", Ablation::SeqInFire, 8, &[invariant]);
+}
+
+#[test]
+fn without_the_proof_a_queue_skips_when_there_is_room() {
+    let invariant = "overlap: queue skips only when it is full";
+    caught("overlaps", Ablation::FullProof, 4, &[invariant]);
 }
 
 #[test]

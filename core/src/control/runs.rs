@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::backend::{Entry, PageLimit, Requirement, Span, Txn, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{IdemRecord, RunRecord, SeqRecord, decode, encode};
+use crate::job::record::{IdemRecord, RunRecord, decode, encode};
 use crate::job::run::{FailReason, RunEvent, RunState};
 use crate::job::spec::{Overlap, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
+use crate::leader::siblings::{Siblings, looks};
 use crate::worker::report::Late;
 
 use super::objects::run_object;
@@ -21,8 +22,8 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] while the job is paused or disabled,
-    /// with `overlap: skip` while another run of it is not finished, or when the key's run has been
-    /// pruned.
+    /// with `overlap: skip` while another run of it is not finished, with `overlap: queue` while the
+    /// queue is full, or when the key's run has been pruned.
     pub async fn trigger(
         &self,
         id: &str,
@@ -78,20 +79,36 @@ impl Control {
                 run,
                 attempt: 1,
             };
-            let seq: SeqRecord = decode(&seq_entry.value).unwrap_or_default();
-            let mut txn = Txn::new()
-                .require(Requirement::Modified(seq_key.clone(), seq_entry.modified))
+            let siblings = if looks(&definition.spec) {
+                let (store, keys) = (&self.store, &self.keys);
+                let siblings = Siblings::behind(store, keys, partition, id, seq_entry).await?;
+                if definition.spec.overlap == Overlap::Queue
+                    && siblings.full(&definition.spec).is_some()
+                {
+                    return Err(ControlError::Conflict(format!(
+                        "the queue of job `{id}` is full: {}",
+                        siblings.names(keys)
+                    )));
+                }
+                siblings
+            } else {
+                Siblings::unread(seq_entry)
+            };
+            let mut txn = siblings
+                .consume(Txn::new())
                 .require(Requirement::Modified(
                     self.keys.job(partition, id),
                     job.modified,
                 ))
                 .require(Requirement::Absent(self.keys.run(&key)))
-                .put(seq_key, encode(&SeqRecord { seq: seq.seq + 1 }))
                 .put(self.keys.run(&key), encode(&record))
                 .put(idem_key, encode(&IdemRecord { created_ms: now_ms }));
             let alone = definition.spec.overlap == Overlap::Skip;
             if alone {
                 txn = txn.require(Requirement::Empty(self.keys.runs_of(partition, id)));
+            }
+            if definition.spec.overlap == Overlap::Replace {
+                txn = siblings.replace(&self.keys, txn, &key.run, now_ms);
             }
             match self.settle(&txn).await? {
                 TxnOutcome::Applied { .. } => return Ok(run_object(&record, None)),

@@ -7,7 +7,7 @@ use crate::backend::{Entry, Op, Requirement, Revision, Txn, Write};
 use crate::handler::{Execution, FencingToken};
 use crate::keys::{AttemptKey, Keys};
 
-use super::record::{RunRecord, decode, encode};
+use super::record::{RunRecord, SlotRecord, decode, encode};
 use super::run::{
     Ending, FailReason, IllegalTransition, Owner, Phase, RunEvent, RunState, transition,
 };
@@ -68,22 +68,58 @@ impl Attempt {
 
 /// A worker with a live session takes the attempt. (The session is the guard of the batch.)
 ///
+/// One whose concurrency is limited takes `slot` with it, one below its limit: no more executions
+/// than that have a slot then, since none is held at or above the limit. The slot goes in the
+/// transaction that ends the attempt or gives it back, whoever writes that.
+///
 /// # Errors
 /// [`IllegalTransition`] when the attempt is not PENDING.
 pub fn claim(
     keys: &Keys,
     attempt: &Attempt,
     owner: &Owner,
+    slot: u32,
     now_ms: i64,
 ) -> Result<(Txn, RunRecord), IllegalTransition> {
     transition(&attempt.phase(), &RunEvent::Claim(owner.clone()))?;
+    let limit = attempt.record.concurrency;
+    // Never one at the limit or above it, whoever asks.
+    let slot = limit.map(|limit| slot.min(limit.saturating_sub(1)));
     let record = RunRecord {
         state: RunState::Locked,
         owner: Some(owner.clone()),
         locked_ms: Some(now_ms),
+        slot,
         ..attempt.record.clone()
     };
-    Ok((rewrite(keys, attempt, &record), record))
+    let mut txn = rewrite(keys, attempt, &record);
+    if let (Some(limit), Some(slot)) = (limit, slot) {
+        let AttemptKey { partition, job, .. } = &attempt.key;
+        let held = SlotRecord {
+            run: attempt.key.run.clone(),
+            attempt: attempt.key.attempt,
+        };
+        let key = keys.slot(*partition, job, slot);
+        txn = txn
+            .require(Requirement::Absent(key.clone()))
+            // An edit may have lowered the limit: what runs under the old one counts too.
+            .require(Requirement::Empty(keys.slots_from(
+                *partition,
+                job,
+                limit.max(1),
+            )))
+            .put(key, encode(&held));
+    }
+    Ok((txn, record))
+}
+
+/// Frees the slot that the attempt holds. It is its own: whoever takes the attempt out of LOCKED or
+/// RUNNING consumes the record that says so.
+fn free_slot(keys: &Keys, attempt: &Attempt, txn: Txn) -> Txn {
+    match attempt.record.slot {
+        Some(slot) => txn.delete(keys.slot(attempt.key.partition, &attempt.key.job, slot)),
+        None => txn,
+    }
 }
 
 /// What a record says of an attempt that is about to run.
@@ -137,9 +173,10 @@ pub fn give_back(
         state: RunState::Pending,
         owner: None,
         locked_ms: None,
+        slot: None,
         ..attempt.record.clone()
     };
-    Ok(rewrite(keys, attempt, &record))
+    Ok(free_slot(keys, attempt, rewrite(keys, attempt, &record)))
 }
 
 fn rewrite(keys: &Keys, attempt: &Attempt, record: &RunRecord) -> Txn {
@@ -200,6 +237,7 @@ pub fn end(
             .or_else(|| end.error.clone()),
         output_tail: execution.and_then(|e| e.output_tail.clone()),
         output_truncated: execution.is_some_and(|e| e.output_truncated),
+        slot: None,
         nonce: end.nonce,
         ..attempt.record.clone()
     };
@@ -208,6 +246,7 @@ pub fn end(
         .require(Requirement::Absent(keys.done(&attempt.key)))
         .delete(keys.run(&attempt.key))
         .put(keys.done(&attempt.key), encode(&record));
+    txn = free_slot(keys, attempt, txn);
 
     let cancel = keys.cancel(&attempt.key.run);
     match retry(&record, end) {

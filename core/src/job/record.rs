@@ -74,15 +74,22 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     decoded.map(|envelope| envelope.r).map_err(unreadable)
 }
 
-/// Whether these are the bytes of a PENDING [`RunRecord`]. Reads no more than that, which is much
-/// less work than to decode all of it.
-#[must_use]
-pub fn is_pending(bytes: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct StateOnly {
-        state: RunState,
+/// What a worker must know of every [`RunRecord`]: much less work than to decode all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Glance {
+    /// Where it stands.
+    pub state: RunState,
+    /// The slot that it holds.
+    #[serde(default)]
+    pub slot: Option<u32>,
+}
+
+impl Glance {
+    /// At the bytes of a record under `run/`.
+    #[must_use]
+    pub fn at(bytes: &[u8]) -> Option<Self> {
+        decode(bytes).ok()
     }
-    decode::<StateOnly>(bytes).is_ok_and(|record| record.state == RunState::Pending)
 }
 
 /// Made once for a namespace, together with all cursors and `changes`.
@@ -318,6 +325,15 @@ pub struct SeqRecord {
     pub seq: u64,
 }
 
+/// Who holds a slot of its job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRecord {
+    /// The run.
+    pub run: String,
+    /// Its attempt.
+    pub attempt: u32,
+}
+
 /// An attempt (under `run/` until it ends, then under `done/`), or a skip record (`done/` only).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -345,6 +361,13 @@ pub struct RunRecord {
     /// Copied from the definition.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i8,
+    /// How many executions of the job this one may be among, itself included; none: any number.
+    /// Copied from the definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// The slot that it holds while it is LOCKED or RUNNING, if its `concurrency` is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
     /// When the leader ends the attempt if it is still in this state: PENDING and unclaimed for too
     /// long, or RUNNING although its time and all grace is over.
     pub deadline_ms: i64,

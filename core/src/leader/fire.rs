@@ -4,10 +4,10 @@
 //! and only if the cursor has passed it. It requires the cursor and the `changes` that it was
 //! planned from, and consumes the cursor: it applies at most once, however often it is delivered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::backend::{Key, Op, Requirement, Seen, Txn, TxnOutcome, Write};
+use crate::backend::{Op, Requirement, Seen, Txn, TxnOutcome, Write};
 use crate::control::types::RunKind;
 use crate::job::record::{RunRecord, encode};
 use crate::job::run::{RunState, SkipReason};
@@ -18,6 +18,7 @@ use crate::plan::{Decision, Plan};
 use crate::time::compact;
 
 use super::partition::Partition;
+use super::siblings::{Known, Siblings, definition};
 
 /// A plan as a transaction.
 pub struct Fire {
@@ -25,8 +26,8 @@ pub struct Fire {
     pub plan: Plan,
     /// Its transaction.
     pub txn: Txn,
-    /// The run keys that it requires absent, in the order of its requirements behind the first two.
-    absent: Vec<(Key, String)>,
+    /// The runs that it requires absent, and the places of these requirements.
+    absent: Vec<(usize, String)>,
     skips: BTreeMap<Arc<str>, u32>,
 }
 
@@ -37,90 +38,62 @@ pub enum Verdict {
     Decided,
     /// The view was behind; planned anew from fresh data.
     Stale,
+    /// The view is right, but runs of a job have come or gone since they were read; they are read
+    /// anew.
+    Overtaken,
 }
 
+/// So many requirements, and so many writes, a transaction has at most: one more for a choice, and
+/// one for each partition that shares the request, and every store takes it.
+const MAX_PARTS: usize = 110;
+
 impl Fire {
-    /// The transaction that makes the plan true.
+    /// The transaction that makes the plan true, or as much of it as fits; the rest is planned again.
+    /// `plan` is what [`independent`] left, and `known` what its jobs ask for.
     #[must_use]
-    pub fn new(keys: &Keys, partition: &Partition, mut plan: Plan, now_ms: i64) -> Self {
-        plan.truncate(independent(partition, &plan));
+    pub fn new(
+        keys: &Keys,
+        partition: &Partition,
+        mut plan: Plan,
+        known: &Known,
+        now_ms: i64,
+    ) -> Self {
         let number = partition.number;
-        let mut txn = Txn::new()
-            .require(Requirement::Modified(
-                keys.cursor(number),
-                partition.cursor_revision,
-            ))
-            .require(Requirement::Modified(
-                keys.changes(number),
-                partition.changes_revision,
-            ));
-        let mut absent = Vec::new();
-        let mut skips = BTreeMap::new();
-        let mut chosen: Vec<Arc<str>> = Vec::new();
-        let mut direct: Vec<Arc<str>> = Vec::new();
-        for (id, decision) in &plan.decisions {
-            let Some((job, definition)) = partition.jobs.get(id).and_then(|job| {
-                let generation = match decision {
-                    Decision::Run { generation, .. } | Decision::Skip { generation, .. } => {
-                        generation
-                    }
-                };
-                Some((job, job.definitions.get(generation)?))
-            }) else {
-                continue;
-            };
-            let record = match decision {
-                Decision::Run { .. } => scheduled(job, definition, decision, now_ms),
-                Decision::Skip { reason, .. } => {
-                    skipped(job, definition, decision, *reason, now_ms)
-                }
-            };
-            let key = AttemptKey {
-                partition: number,
-                job: id.to_string(),
-                run: record.run.clone(),
-                attempt: record.attempt,
-            };
-            if record.state == RunState::Skipped || definition.spec.overlap == Overlap::Skip {
-                *skips.entry(id.clone()).or_default() += 1;
-            }
-            if record.state == RunState::Skipped {
-                txn = txn.put(keys.done(&key), encode(&record));
-            } else if definition.spec.overlap == Overlap::Skip {
-                let skip = skipped(job, definition, decision, SkipReason::Overlap, now_ms);
-                let skip_key = AttemptKey {
-                    attempt: 0,
-                    ..key.clone()
-                };
-                let otherwise = Write::put(keys.done(&skip_key), encode(&skip));
-                // One choice a job and request: whatever it chooses, a run of the job is there
-                // afterwards, so the job's further instants in this request overlap with it. The
-                // same holds behind a run that an older definition (`overlap: allow`) gets here.
-                if chosen.contains(id) || direct.contains(id) {
-                    txn = txn.op(otherwise);
-                } else {
-                    chosen.push(id.clone());
-                    txn = txn.op(Op::Choose {
-                        require: vec![Requirement::Empty(keys.runs_of(number, id))],
-                        then: vec![Write::put(keys.run(&key), encode(&record))],
-                        otherwise: vec![otherwise],
-                    });
-                }
-            } else if !partition.standing.contains(&record.run) {
-                let run_key = keys.run(&key);
-                txn = txn
-                    .require(Requirement::Absent(run_key.clone()))
-                    .put(run_key.clone(), encode(&record));
-                direct.push(id.clone());
-                absent.push((run_key, record.run));
+        let mut fire = Building {
+            keys,
+            partition,
+            now_ms,
+            txn: Txn::new()
+                .require(Requirement::Modified(
+                    keys.cursor(number),
+                    partition.cursor_revision,
+                ))
+                .require(Requirement::Modified(
+                    keys.changes(number),
+                    partition.changes_revision,
+                )),
+            absent: Vec::new(),
+            skips: BTreeMap::new(),
+            met: BTreeSet::new(),
+        };
+        let mut fits = plan.decisions.len();
+        for (index, (id, decision)) in plan.decisions.iter().enumerate() {
+            let before = (fire.txn.require.len(), fire.txn.ops.len());
+            fire.decide(id, decision, known.get(id));
+            let parts = fire.txn.require.len().max(fire.txn.ops.len() + 1);
+            if parts > MAX_PARTS && index > 0 {
+                fire.take_back(before, id);
+                fits = index;
+                break;
             }
         }
-        let txn = txn.put(keys.cursor(number), encode(&plan.cursor));
+        plan.truncate(fits);
+        let txn = fire.txn.put(keys.cursor(number), encode(&plan.cursor));
         Self {
             plan,
             txn,
-            absent,
-            skips,
+            absent: fire.absent,
+            skips: fire.skips,
         }
     }
 
@@ -142,49 +115,192 @@ impl Fire {
                 Verdict::Decided
             }
             TxnOutcome::Conflict { seen } => {
-                self.note_standing(partition, seen);
-                partition.conflicted();
-                Verdict::Stale
+                // With another cursor or log the plan was simply old (or an earlier copy of this
+                // request has won, and the runs are its own).
+                let at = |index: usize| seen.get(index).and_then(Option::as_ref);
+                let modified = |index: usize| at(index).map(|entry| entry.modified);
+                let is_old = modified(0) != Some(partition.cursor_revision)
+                    || modified(1) != Some(partition.changes_revision);
+                if is_old {
+                    partition.conflicted();
+                    return Verdict::Stale;
+                }
+                if self.note_standing(partition, seen) {
+                    partition.conflicted();
+                    return Verdict::Stale;
+                }
+                partition.halve();
+                Verdict::Overtaken
             }
         }
     }
 
     /// A run that stands although the cursor has not passed it: somebody wrote past the cursor.
     /// The instant counts as decided by the run that is there; it must not stop its partition.
-    fn note_standing(&self, partition: &mut Partition, seen: &Seen) {
-        // With another cursor or log the plan was simply old (or an earlier copy of this request
-        // has won, and the runs are its own).
-        let at = |index: usize| seen.get(index).and_then(Option::as_ref).map(|e| e.modified);
-        if at(0) != Some(partition.cursor_revision) || at(1) != Some(partition.changes_revision) {
-            return;
-        }
-        for ((_, run), seen) in self.absent.iter().zip(seen.iter().skip(2)) {
-            if seen.is_some() {
+    fn note_standing(&self, partition: &mut Partition, seen: &Seen) -> bool {
+        let mut any = false;
+        for (place, run) in &self.absent {
+            if seen.get(*place).is_some_and(Option::is_some) {
                 tracing::error!(
                     run,
                     "this run stood before its instant was decided; left as it is"
                 );
                 partition.standing.insert(run.clone());
+                any = true;
             }
+        }
+        any
+    }
+}
+
+/// A transaction that grows by one decision after another.
+struct Building<'a> {
+    keys: &'a Keys,
+    partition: &'a Partition,
+    now_ms: i64,
+    txn: Txn,
+    absent: Vec<(usize, String)>,
+    skips: BTreeMap<Arc<str>, u32>,
+    /// Jobs of which a run is there when this is done, whatever is chosen.
+    met: BTreeSet<Arc<str>>,
+}
+
+impl Building<'_> {
+    fn decide(&mut self, id: &Arc<str>, decision: &Decision, siblings: Option<&Siblings>) {
+        let Some((job, definition)) = self
+            .partition
+            .jobs
+            .get(id)
+            .and_then(|job| Some((job, definition(self.partition, id, decision)?)))
+        else {
+            return;
+        };
+        if let Decision::Skip { reason, .. } = decision {
+            let record = skipped(job, definition, decision, *reason, self.now_ms);
+            self.skip(id, &record);
+            return;
+        }
+        let record = scheduled(job, definition, decision, self.now_ms);
+        if self.partition.standing.contains(&record.run) {
+            return;
+        }
+        let overlaps = || skipped(job, definition, decision, SkipReason::Overlap, self.now_ms);
+        match (definition.spec.overlap, siblings) {
+            (Overlap::Skip, _) => self.run_alone(id, &record, &overlaps()),
+            (Overlap::Queue, Some(siblings)) => {
+                if let Some(full) = siblings.full(&definition.spec) {
+                    self.txn = Siblings::prove_full(full, std::mem::take(&mut self.txn));
+                    self.skip(id, &overlaps());
+                } else {
+                    self.txn = siblings.consume(std::mem::take(&mut self.txn));
+                    self.run(id, record);
+                }
+            }
+            (Overlap::Replace, Some(siblings)) => {
+                let txn = siblings.consume(std::mem::take(&mut self.txn));
+                self.txn = siblings.replace(self.keys, txn, &record.run, self.now_ms);
+                self.run(id, record);
+            }
+            // (Those that look at their siblings are never decided without having read them.)
+            (Overlap::Allow | Overlap::Queue | Overlap::Replace, _) => self.run(id, record),
+        }
+    }
+
+    fn key(&self, id: &Arc<str>, record: &RunRecord) -> AttemptKey {
+        AttemptKey {
+            partition: self.partition.number,
+            job: id.to_string(),
+            run: record.run.clone(),
+            attempt: record.attempt,
+        }
+    }
+
+    fn write(&mut self, op: impl Into<Op>) {
+        self.txn.ops.push(op.into());
+    }
+
+    fn skip(&mut self, id: &Arc<str>, record: &RunRecord) {
+        *self.skips.entry(id.clone()).or_default() += 1;
+        let key = self.keys.done(&self.key(id, record));
+        self.write(Write::put(key, encode(record)));
+    }
+
+    fn run(&mut self, id: &Arc<str>, record: RunRecord) {
+        let key = self.keys.run(&self.key(id, &record));
+        self.absent
+            .push((self.txn.require.len(), record.run.clone()));
+        self.txn.require.push(Requirement::Absent(key.clone()));
+        self.write(Write::put(key, encode(&record)));
+        self.met.insert(id.clone());
+    }
+
+    /// A run if the job has no other, else a skip record.
+    fn run_alone(&mut self, id: &Arc<str>, record: &RunRecord, overlap: &RunRecord) {
+        // One choice a job and request: whatever it chooses, a run of the job is there
+        // afterwards, so the job's further instants in this request overlap with it. The
+        // same holds behind a run that an older definition (`overlap: allow`) gets here.
+        if !self.met.insert(id.clone()) {
+            self.skip(id, overlap);
+            return;
+        }
+        *self.skips.entry(id.clone()).or_default() += 1;
+        let then = Write::put(self.keys.run(&self.key(id, record)), encode(record));
+        let otherwise = Write::put(self.keys.done(&self.key(id, overlap)), encode(overlap));
+        let empty = self.keys.runs_of(self.partition.number, id);
+        self.write(Op::Choose {
+            require: vec![Requirement::Empty(empty)],
+            then: vec![then],
+            otherwise: vec![otherwise],
+        });
+    }
+
+    /// Without the last decision, which did not fit.
+    fn take_back(&mut self, (require, ops): (usize, usize), id: &Arc<str>) {
+        self.txn.require.truncate(require);
+        self.txn.ops.truncate(ops);
+        self.absent.retain(|(place, _)| *place < require);
+        if let Some(count) = self.skips.get_mut(id) {
+            *count = count.saturating_sub(1);
         }
     }
 }
 
-/// How many of the decisions fit into one request. An edit from `overlap: skip` to `allow` may lie
-/// between two of them: the second one's run would be written into the span that the first one's
-/// choice requires empty, and every store refuses such a request. It waits for the next one.
-fn independent(partition: &Partition, plan: &Plan) -> usize {
-    let mut chosen: Vec<&Arc<str>> = Vec::new();
+/// How many of the decisions fit into one request.
+///
+/// * An edit from `overlap: skip` to `allow` may lie between two of them: the second one's run would
+///   be written into the span that the first one's choice requires empty, and every store refuses
+///   such a request. It waits for the next one.
+/// * With `overlap: queue` or `replace`, what a decision depends on is what the decision before it
+///   has made: each waits for the next request.
+#[must_use]
+pub fn independent(partition: &Partition, plan: &Plan) -> usize {
+    let mut met: BTreeMap<&Arc<str>, Overlap> = BTreeMap::new();
     for (index, (id, decision)) in plan.decisions.iter().enumerate() {
-        let Decision::Run { generation, .. } = decision else {
+        let Decision::Run { .. } = decision else {
             continue;
         };
-        let job = partition.jobs.get(id);
-        match job.and_then(|job| job.definitions.get(generation)) {
-            Some(definition) if definition.spec.overlap == Overlap::Skip => chosen.push(id),
-            Some(_) if chosen.contains(&id) => return index,
-            _ => {}
+        let Some(definition) = definition(partition, id, decision) else {
+            continue;
+        };
+        let overlap = definition.spec.overlap;
+        let waits = match (met.get(id), overlap) {
+            (None, _) => false,
+            (Some(Overlap::Queue | Overlap::Replace), _)
+            | (Some(_), Overlap::Queue | Overlap::Replace) => true,
+            (Some(Overlap::Skip), overlap) => overlap != Overlap::Skip,
+            (Some(Overlap::Allow), _) => false,
+        };
+        if waits {
+            return index;
         }
+        // A choice of an earlier one stays the reason to wait.
+        met.entry(id)
+            .and_modify(|met| {
+                if overlap == Overlap::Skip {
+                    *met = overlap;
+                }
+            })
+            .or_insert(overlap);
     }
     plan.decisions.len()
 }
@@ -265,6 +381,8 @@ pub fn pending(
         queue: spec.queue.clone(),
         needs: spec.needs(),
         priority: spec.priority,
+        concurrency: spec.execution_limit(),
+        slot: None,
         deadline_ms: ready_ms.saturating_add(spec.unclaimed_after.ms_i64()),
         state: RunState::Pending,
         owner: None,
@@ -288,3 +406,7 @@ pub fn pending(
         nonce: 0,
     }
 }
+
+#[cfg(test)]
+#[path = "fire_tests.rs"]
+mod tests;

@@ -27,6 +27,7 @@ use crate::recipe::view::{View, ViewEvent, forward};
 
 use super::LeaderContext;
 use super::authority::{Authority, Ruling};
+use super::crowd::Crowd;
 use super::retain::Retention;
 
 /// So many records of a job were added to its history.
@@ -61,6 +62,7 @@ struct Keeper {
     absent_since: BTreeMap<Owner, u64>,
     cancels: BTreeSet<String>,
     retention: Retention,
+    crowd: Crowd,
 }
 
 /// Keeps house until the leader drops it.
@@ -78,6 +80,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let env = context.store.env().clone();
     let mut keeper = Keeper {
         retention: Retention::new(&context, env.monotonic_ms()),
+        crowd: Crowd::new(context.clock.now_ms()),
         context,
         authority,
         runs: BTreeMap::new(),
@@ -119,6 +122,7 @@ impl Keeper {
                 self.runs.clear();
                 self.by_owner.clear();
                 self.deadlines.clear();
+                self.crowd.clear(self.context.clock.now_ms());
                 for entry in entries {
                     self.insert(&entry);
                 }
@@ -130,6 +134,7 @@ impl Keeper {
                         Event::Delete { key, .. } => {
                             if let Some(key) = self.context.keys.parse_attempt(&key) {
                                 self.remove(&key);
+                                self.note_alone(&key);
                                 self.retention.note(key.partition, &key.job, 1);
                             }
                         }
@@ -198,13 +203,29 @@ impl Keeper {
             self.deadlines
                 .insert((attempt.record.deadline_ms, key.clone()));
         }
+        self.crowd.seen(&key, &attempt.record);
         self.runs.insert(key, attempt);
+    }
+
+    /// Forgets the slots of a job that has nothing left.
+    fn note_alone(&mut self, key: &AttemptKey) {
+        let from = AttemptKey {
+            run: String::new(),
+            attempt: 0,
+            ..key.clone()
+        };
+        let next = self.runs.range(from..).next();
+        if next.is_none_or(|(next, _)| next.job != key.job) {
+            self.crowd.forget(&key.job);
+        }
     }
 
     fn remove(&mut self, key: &AttemptKey) {
         let Some(old) = self.runs.remove(key) else {
             return;
         };
+        let now_ms = self.context.clock.now_ms();
+        self.crowd.gone(key, &old.record, now_ms);
         self.deadlines
             .remove(&(old.record.deadline_ms, key.clone()));
         if let Some(owner) = &old.record.owner
@@ -283,6 +304,7 @@ impl Keeper {
                 continue;
             };
             let event = match attempt.record.state {
+                RunState::Pending if self.crowd.excuses(&attempt.record, now) => continue,
                 RunState::Pending => RunEvent::Abandon(self.why_unclaimed(&attempt.record)),
                 RunState::Running => RunEvent::Overrun,
                 _ => continue,

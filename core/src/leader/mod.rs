@@ -6,12 +6,14 @@
 //! running work belongs to the workers.
 
 pub mod authority;
+pub mod crowd;
 pub mod fire;
 pub mod keeper;
 pub mod outlook;
 pub mod overdue;
 pub mod partition;
 pub mod retain;
+pub mod siblings;
 pub mod standby;
 
 use std::sync::Arc;
@@ -153,8 +155,9 @@ async fn fire_due(
 ) -> BackendResult<Fired> {
     loop {
         let now_ms = context.clock.now_ms();
-        let fires = prepare(context, partitions, now_ms);
-        if fires.is_empty() {
+        let fires = prepare(context, partitions, now_ms).await?;
+        if fires.is_empty() && !partitions.iter().any(|p| p.stale && !p.stopped) {
+            // (One that rests is overdue, and so looked at again at once.)
             let next = partitions
                 .iter()
                 .filter(|p| !p.stopped)
@@ -166,14 +169,23 @@ async fn fire_due(
             .iter()
             .map(|(number, fire)| (*number, fire.txn.clone()))
             .unzip();
-        match authority.commit(&txns).await? {
+        let ruling = if txns.is_empty() {
+            Ruling::Judged(Revision::default(), Vec::new())
+        } else {
+            authority.commit(&txns).await?
+        };
+        match ruling {
             Ruling::Deposed => return Ok(Fired::Deposed),
             Ruling::Untrusted => return Ok(Fired::Untrusted),
             Ruling::Judged(revision, outcomes) => {
                 for ((number, outcome), (_, fire)) in numbers.iter().zip(&outcomes).zip(&fires) {
                     let partition = &mut partitions[usize::from(*number)];
-                    if fire.settle(partition, revision, outcome) == Verdict::Decided {
-                        tell_keeper(notices, *number, fire);
+                    match fire.settle(partition, revision, outcome) {
+                        Verdict::Decided => tell_keeper(notices, *number, fire),
+                        Verdict::Stale => {}
+                        Verdict::Overtaken => {
+                            partition.rest(context.store.env().monotonic_ms());
+                        }
                     }
                 }
             }
@@ -198,10 +210,16 @@ fn tell_keeper(notices: &mpsc::Sender<keeper::Notice>, number: u16, fire: &Fire)
 }
 
 /// Plans for every partition that has something due, as many as fit into one request.
-fn prepare(context: &LeaderContext, partitions: &mut [Partition], now_ms: i64) -> Vec<(u16, Fire)> {
+async fn prepare(
+    context: &LeaderContext,
+    partitions: &mut [Partition],
+    now_ms: i64,
+) -> BackendResult<Vec<(u16, Fire)>> {
     let mut fires: Vec<(u16, Fire)> = Vec::new();
     let mut bytes = 0;
-    for partition in partitions.iter_mut().filter(|p| !p.stale && !p.stopped) {
+    let at_ms = context.store.env().monotonic_ms();
+    let ready = |p: &&mut Partition| !p.stale && !p.stopped && p.rest_until_ms <= at_ms;
+    for partition in partitions.iter_mut().filter(ready) {
         if fires.len() == PARTITIONS_A_REQUEST {
             break;
         }
@@ -212,8 +230,16 @@ fn prepare(context: &LeaderContext, partitions: &mut [Partition], now_ms: i64) -
             now_ms,
             partition.batch,
         );
-        let Some(planned) = planned else { continue };
-        let fire = Fire::new(&context.keys, partition, planned, now_ms);
+        let Some(mut planned) = planned else { continue };
+        planned.truncate(fire::independent(partition, &planned));
+        let (store, keys) = (&context.store, &context.keys);
+        let known = siblings::known(store, keys, partition, &planned.decisions).await?;
+        let Some(known) = known else {
+            // A job of the plan is gone.
+            partition.stale = true;
+            continue;
+        };
+        let fire = Fire::new(keys, partition, planned, &known, now_ms);
         let size = limits::txn_bytes(&fire.txn);
         if size > limits::MAX_REQUEST_BYTES - 4_096 {
             partition.batch = (partition.batch / 2).max(1);
@@ -225,5 +251,5 @@ fn prepare(context: &LeaderContext, partitions: &mut [Partition], now_ms: i64) -
         bytes += size;
         fires.push((partition.number, fire));
     }
-    fires
+    Ok(fires)
 }

@@ -40,6 +40,9 @@ struct Waiting {
     wait_ms: u64,
 }
 
+/// The first rest of a partition whose plan was overtaken; the longest is 32 times as long.
+const REST_MS: u64 = 5;
+
 /// What news of a cursor meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -81,6 +84,10 @@ pub struct Partition {
     pub stopped: bool,
     /// It cannot be read; stale until it can.
     waiting: Option<Waiting>,
+    /// No plan is made before, by the monotonic clock.
+    pub rest_until_ms: u64,
+    /// Plans in a row that were overtaken by runs that came or went.
+    overtaken: u32,
 }
 
 impl Partition {
@@ -156,20 +163,11 @@ impl Partition {
 
     /// A partition of which nothing is known.
     fn unread(number: u16, loaded: Revision) -> Self {
+        let nowhere = CursorRecord::starting_at(i64::MIN);
         Self {
-            number,
-            jobs: BTreeMap::new(),
-            due: DueIndex::default(),
-            cursor: CursorRecord::starting_at(i64::MIN),
-            cursor_revision: Revision(0),
-            changes: ChangesRecord::default(),
-            changes_revision: Revision(0),
             loaded,
-            batch: MAX_BATCH,
-            standing: BTreeSet::new(),
             stale: true,
-            stopped: false,
-            waiting: None,
+            ..Self::empty(number, nowhere, Revision(0))
         }
     }
 
@@ -215,6 +213,28 @@ impl Partition {
     fn look_again(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.retry_at_ms = 0;
+        }
+    }
+
+    /// Without jobs, decided as far as that.
+    #[must_use]
+    pub fn empty(number: u16, cursor: CursorRecord, cursor_revision: Revision) -> Self {
+        Self {
+            number,
+            jobs: BTreeMap::new(),
+            due: DueIndex::default(),
+            cursor,
+            cursor_revision,
+            changes: ChangesRecord::default(),
+            changes_revision: Revision::default(),
+            loaded: Revision::default(),
+            batch: MAX_BATCH,
+            standing: BTreeSet::new(),
+            stale: false,
+            stopped: false,
+            waiting: None,
+            rest_until_ms: 0,
+            overtaken: 0,
         }
     }
 
@@ -367,6 +387,7 @@ impl Partition {
             self.due.set(id, due);
         }
         self.batch = (self.batch * 2).min(MAX_BATCH);
+        self.overtaken = 0;
         if !self.cursor.is_open() {
             self.standing.clear();
         }
@@ -374,10 +395,23 @@ impl Partition {
 
     /// The plan was not committed: the next one is smaller, and made from fresh data.
     pub fn conflicted(&mut self) {
-        self.batch = (self.batch / 2).max(1);
+        self.halve();
         self.stale = true;
     }
 
+    /// Whoever creates or ends runs just now gets a chance to be done with it, a longer one each
+    /// time: what a plan depends on must stand still for as long as it takes to commit it.
+    pub fn rest(&mut self, now_ms: u64) {
+        self.rest_until_ms = now_ms + (REST_MS << self.overtaken.min(5));
+        self.overtaken += 1;
+    }
+
+    /// The next plan is smaller.
+    pub fn halve(&mut self) {
+        self.batch = (self.batch / 2).max(1);
+    }
+
+    /// Reads the partition anew, keeping what is known of its runs.
     /// Reads the partition anew, keeping what is known of its runs. One that cannot be read now is
     /// tried again later.
     ///

@@ -157,7 +157,7 @@ async fn supervise(
     let env = context.store.env();
     let spec = &running.definition.spec;
     let cause = match race(&mut code, stop_cause(env, running)).await {
-        Either::Left(execution) => return Ended::Surely(execution),
+        Either::Left(execution) => return Ended::Surely(obeyed(running, execution)),
         Either::Right(cause) => cause,
     };
     running.canceller.stop(cause);
@@ -183,6 +183,21 @@ async fn supervise(
                 Ended::Perhaps(execution)
             }
         }
+    }
+}
+
+/// A handler that obeys at once ends in the very step in which it is told that its run is cancelled;
+/// it was stopped all the same, and did not fail by itself.
+fn obeyed(running: &Running, execution: Execution) -> Execution {
+    let is_handler = running.definition.spec.run.handler.is_some();
+    match (running.token.cause(), execution.failure) {
+        (Some(cause @ StopCause::Cancelled), Some(failure)) if is_handler => {
+            Execution::stopped(cause, failure.message)
+        }
+        (_, failure) => Execution {
+            failure,
+            ..execution
+        },
     }
 }
 

@@ -10,8 +10,10 @@ pub mod execute;
 mod held;
 mod leave;
 pub mod queue;
+mod refused;
 pub mod report;
 pub mod share;
+mod slots;
 mod strays;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +31,8 @@ use crate::env::race;
 use crate::handler::Executors;
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{NodeRecord, RunRecord, decode, encode, is_pending};
-use crate::job::run::{FailReason, Owner, RunEvent};
+use crate::job::record::{Glance, NodeRecord, RunRecord, decode, encode};
+use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys};
 use crate::recipe::committer::Committer;
 use crate::recipe::retry::Store;
@@ -41,7 +43,7 @@ use crate::spool::Spool;
 use definitions::{Definitions, Found};
 use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use held::Held;
-use queue::Queue;
+use queue::{Queue, Taken};
 use share::{Peer, Peers};
 
 /// What a worker works with.
@@ -225,6 +227,7 @@ impl Worker {
                         Event::Delete { key, .. } => {
                             if let Some(key) = self.context.keys.parse_attempt(key) {
                                 self.queue.remove(&key);
+                                self.queue.free(&key, self.context.clock.now_ms());
                             }
                         }
                     }
@@ -309,15 +312,24 @@ impl Worker {
         };
         // What runs here already is old news (a listing may be newer than the watch): claiming it
         // again would replace, and so abort, the execution. Most other news is of what others took.
-        let news = !self.held.contains_key(&key) && is_pending(&entry.value);
+        let glance = Glance::at(&entry.value);
+        let pending = glance.is_some_and(|glance| glance.state == RunState::Pending);
+        let news = pending && !self.held.contains_key(&key);
+        let now_ms = self.context.clock.now_ms();
+        match glance.and_then(|glance| glance.slot) {
+            Some(slot) => self.queue.hold(&key, slot),
+            None if news => self.queue.free(&key, now_ms),
+            None => {}
+        }
         match news.then(|| Attempt::read(keys, entry)).flatten() {
-            Some(attempt) => self.queue.offer(attempt, self.context.clock.now_ms()),
+            Some(attempt) => self.queue.offer(attempt, now_ms),
             None => self.queue.remove(&key),
         }
     }
 
     /// Claims what there is room for, starts it, and hands it to a task of its own.
     async fn claim(&mut self, session: &Arc<Session>) -> BackendResult<()> {
+        self.ask_for_slots().await;
         loop {
             let free = self
                 .context
@@ -345,19 +357,16 @@ impl Worker {
     }
 
     /// PENDING -> LOCKED, in one request.
-    async fn lock(
-        &mut self,
-        session: &Session,
-        wanted: Vec<Attempt>,
-    ) -> BackendResult<Vec<Attempt>> {
+    async fn lock(&mut self, session: &Session, wanted: Vec<Taken>) -> BackendResult<Vec<Attempt>> {
         let now_ms = self.context.clock.record_ms();
         let mut txns = Vec::new();
         let mut records = Vec::new();
-        for attempt in wanted {
+        for Taken { attempt, slot } in wanted {
             if self.held.contains_key(&attempt.key) {
                 continue;
             }
-            let claim = finish::claim(&self.context.keys, &attempt, &self.context.owner, now_ms);
+            let WorkerContext { keys, owner, .. } = &*self.context;
+            let claim = finish::claim(keys, &attempt, owner, slot, now_ms);
             let Ok((txn, record)) = claim else { continue };
             txns.push(txn);
             records.push((attempt.key.clone(), record));
@@ -453,23 +462,30 @@ impl Worker {
             }
         };
         let mut taken = Vec::new();
-        for ((key, record), outcome) in records.into_iter().zip(outcomes) {
+        for (((key, record), outcome), txn) in records.into_iter().zip(outcomes).zip(txns) {
             let modified = match outcome {
                 TxnOutcome::Applied { .. } => Some(revision),
                 // An earlier copy of this very request may have won.
-                TxnOutcome::Conflict { seen } => seen
-                    .into_iter()
-                    .next()
-                    .flatten()
-                    .filter(|entry| entry.value == encode(&record))
-                    .map(|entry| entry.modified),
+                TxnOutcome::Conflict { seen } => {
+                    let at = seen.first().and_then(Option::as_ref);
+                    let ours = at.filter(|entry| entry.value == encode(&record));
+                    if ours.is_none() && record.slot.is_some() {
+                        self.slot_refused(txn, &seen);
+                    }
+                    ours.map(|entry| entry.modified)
+                }
             };
             match modified {
-                Some(modified) => taken.push(Attempt {
-                    key,
-                    record,
-                    modified,
-                }),
+                Some(modified) => {
+                    if let Some(slot) = record.slot {
+                        self.queue.hold(&key, slot);
+                    }
+                    taken.push(Attempt {
+                        key,
+                        record,
+                        modified,
+                    });
+                }
                 None => {
                     self.held.remove(&key);
                 }

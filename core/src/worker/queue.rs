@@ -1,4 +1,8 @@
 //! What a worker could claim: the most urgent first, the future apart.
+//!
+//! Runs of a job that allows only so many executions at once go in their order, one a request. While
+//! no slot seems free, all of them are parked: until an execution of their job is seen to end, or
+//! until it is time to ask the store, since what is seen here may be old.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,6 +11,7 @@ use crate::job::finish::Attempt;
 use crate::keys::AttemptKey;
 
 use super::share::{Peer, Peers, delay_ms};
+use super::slots::Slots;
 
 /// Higher priority first, then the older instant.
 type Order = (Reverse<i8>, i64, AttemptKey);
@@ -33,10 +38,33 @@ pub struct Queue {
     later: BTreeSet<(i64, AttemptKey)>,
     /// Declined here, and when to look at them again: a node may learn of a command meanwhile.
     avoided: BTreeMap<AttemptKey, i64>,
+    slots: Slots,
+    parked: BTreeMap<String, Parked>,
+}
+
+/// A job whose slots are all held, as far as is known here.
+#[derive(Debug)]
+struct Parked {
+    runs: BTreeSet<AttemptKey>,
+    /// When to look at the store.
+    ask_ms: i64,
+}
+
+/// A run that may be claimed now, and the slot to ask for if it needs one.
+#[derive(Debug)]
+pub struct Taken {
+    /// Which.
+    pub attempt: Attempt,
+    /// Below its limit, if it has one.
+    pub slot: u32,
 }
 
 /// A run that was declined is looked at again after so long.
 const AVOID_MS: i64 = 10_000;
+/// While no slot of a job seems free, the store is asked so often.
+const ASK_MS: i64 = 5_000;
+/// Jobs to ask about at once, at most.
+const ASKED_AT_ONCE: usize = 8;
 /// Where there is more than the cluster can do, each node takes its own share first; a run that is
 /// older by so much goes before it nevertheless.
 const HEAD_START_MS: i64 = 5_000;
@@ -53,6 +81,8 @@ impl Queue {
             ready: BTreeSet::new(),
             later: BTreeSet::new(),
             avoided: BTreeMap::new(),
+            slots: Slots::default(),
+            parked: BTreeMap::new(),
         }
     }
 
@@ -70,6 +100,7 @@ impl Queue {
         self.peers = peers;
         self.ready.clear();
         self.later.clear();
+        self.parked.clear();
         for waiting in std::mem::take(&mut self.attempts).into_values() {
             self.insert(waiting.attempt, waiting.seen_ms);
         }
@@ -89,9 +120,15 @@ impl Queue {
 
     fn insert(&mut self, attempt: Attempt, seen_ms: i64) {
         let record = &attempt.record;
+        // One node prefers all runs of a limited job: it sees its own claims at once, and keeps
+        // their order.
+        let shared = match record.concurrency {
+            Some(_) => &record.job,
+            None => &record.run,
+        };
         let rank = self
             .peers
-            .rank(&record.run, &record.queue, &record.needs, &self.node);
+            .rank(shared, &record.queue, &record.needs, &self.node);
         let avoided = self.avoided.get(&attempt.key).copied();
         let mut ready_ms = record.not_before_ms.max(avoided.unwrap_or(i64::MIN));
         if rank > 0 {
@@ -113,6 +150,83 @@ impl Queue {
         if let Some(waiting) = self.attempts.remove(key) {
             self.later.remove(&(waiting.ready_ms, key.clone()));
             self.ready.remove(&order(&waiting));
+            if let Some(parked) = self.parked.get_mut(&key.job) {
+                parked.runs.remove(key);
+                if parked.runs.is_empty() {
+                    self.parked.remove(&key.job);
+                }
+            }
+        }
+    }
+
+    /// The attempt executes, and holds this slot of its job.
+    pub fn hold(&mut self, key: &AttemptKey, slot: u32) {
+        self.slots.hold(key, slot);
+    }
+
+    /// The attempt holds no slot (any more).
+    pub fn free(&mut self, key: &AttemptKey, now_ms: i64) {
+        if self.slots.free(key) {
+            self.unpark(&key.job, now_ms);
+        }
+    }
+
+    /// The store refused the claim of this one, since these hold slots of its job; it waits on.
+    pub fn refused(&mut self, attempt: Attempt, held: &[(AttemptKey, u32)], now_ms: i64) {
+        for (key, slot) in held {
+            self.slots.hold(key, *slot);
+        }
+        let limit = attempt.record.concurrency.unwrap_or(u32::MAX);
+        let job = attempt.key.job.clone();
+        let key = attempt.key.clone();
+        self.offer(attempt, now_ms);
+        if self.slots.pick(&job, limit).is_none() || held.is_empty() {
+            self.park(&job, &key, now_ms);
+        }
+    }
+
+    /// Jobs whose slots the store shall be asked about.
+    pub fn to_ask(&mut self, now_ms: i64) -> Vec<(u16, String)> {
+        let due = self.parked.iter_mut().filter(|(_, p)| p.ask_ms <= now_ms);
+        due.take(ASKED_AT_ONCE)
+            .filter_map(|(job, parked)| {
+                parked.ask_ms = now_ms + ASK_MS;
+                Some((parked.runs.first()?.partition, job.clone()))
+            })
+            .collect()
+    }
+
+    /// What the store holds of a job's slots.
+    pub fn told(&mut self, job: &str, held: &[(AttemptKey, u32)], now_ms: i64) {
+        self.slots.forget(job);
+        for (key, slot) in held {
+            self.slots.hold(key, *slot);
+        }
+        self.unpark(job, now_ms);
+    }
+
+    fn park(&mut self, job: &str, key: &AttemptKey, now_ms: i64) {
+        if let Some(waiting) = self.attempts.get(key) {
+            self.later.remove(&(waiting.ready_ms, key.clone()));
+            self.ready.remove(&order(waiting));
+            let parked = self.parked.entry(job.to_owned()).or_insert(Parked {
+                runs: BTreeSet::new(),
+                ask_ms: now_ms + ASK_MS,
+            });
+            parked.runs.insert(key.clone());
+        }
+    }
+
+    /// A slot may be free: the first in rank takes it, the others leave it to that node for a while.
+    fn unpark(&mut self, job: &str, now_ms: i64) {
+        let Some(parked) = self.parked.remove(job) else {
+            return;
+        };
+        for key in parked.runs {
+            if let Some(waiting) = self.attempts.get_mut(&key) {
+                waiting.ready_ms = now_ms.saturating_add(delay_ms(waiting.rank));
+                self.later.insert((waiting.ready_ms, key));
+            }
         }
     }
 
@@ -128,10 +242,13 @@ impl Queue {
         self.ready.clear();
         self.later.clear();
         self.avoided.clear();
+        self.slots.clear();
+        self.parked.clear();
     }
 
-    /// Takes up to `limit` of those that may start now.
-    pub fn take(&mut self, limit: usize, now_ms: i64) -> Vec<Attempt> {
+    /// Takes up to `limit` of those that may start now. Of a limited job no more than one: its
+    /// further claims would depend on the first, and no store takes such a request.
+    pub fn take(&mut self, limit: usize, now_ms: i64) -> Vec<Taken> {
         while let Some((ready_ms, _)) = self.later.first()
             && *ready_ms <= now_ms
             && let Some((_, key)) = self.later.pop_first()
@@ -141,11 +258,39 @@ impl Queue {
             }
         }
         let mut taken = Vec::new();
+        let mut jobs: BTreeSet<String> = BTreeSet::new();
+        let mut left = Vec::new();
         while taken.len() < limit
-            && let Some((_, _, key)) = self.ready.pop_first()
+            && let Some(next) = self.ready.pop_first()
         {
-            taken.extend(self.attempts.remove(&key).map(|waiting| waiting.attempt));
+            let key = &next.2;
+            let Some(waiting) = self.attempts.get(key) else {
+                continue;
+            };
+            let mut slot = 0;
+            if let Some(limit) = waiting.attempt.record.concurrency {
+                if jobs.contains(&key.job) {
+                    left.push(next);
+                    continue;
+                }
+                // Behind one that waits for a slot, the others of its job wait in their order.
+                let free = match self.parked.get(&key.job) {
+                    Some(_) => None,
+                    None => self.slots.pick(&key.job, limit),
+                };
+                let Some(free) = free else {
+                    self.park(&key.job, key, now_ms);
+                    continue;
+                };
+                jobs.insert(key.job.clone());
+                slot = free;
+            }
+            taken.extend(self.attempts.remove(key).map(|waiting| Taken {
+                attempt: waiting.attempt,
+                slot,
+            }));
         }
+        self.ready.extend(left);
         taken
     }
 
@@ -231,8 +376,79 @@ mod tests {
         queue
     }
 
-    fn numbers(taken: &[Attempt]) -> Vec<i64> {
-        taken.iter().map(|a| a.record.scheduled_ms).collect()
+    fn numbers(taken: &[Taken]) -> Vec<i64> {
+        let numbers = taken.iter().map(|taken| taken.attempt.record.scheduled_ms);
+        numbers.collect()
+    }
+
+    fn limited(n: i64, concurrency: u32) -> Attempt {
+        let mut limited = attempt(n, 0, 0);
+        limited.record.concurrency = Some(concurrency);
+        limited
+    }
+
+    #[test]
+    fn runs_of_a_limited_job_go_one_by_one_in_their_order() {
+        let mut queue = queue(&[]);
+        for n in [3, 1, 2] {
+            queue.offer(limited(n, 2), 0);
+        }
+        let first = queue.take(9, 0);
+        assert_eq!((numbers(&first), first[0].slot), (vec![1], 0));
+        queue.hold(&first[0].attempt.key, first[0].slot);
+        let second = queue.take(9, 0);
+        assert_eq!((numbers(&second), second[0].slot), (vec![2], 1));
+        queue.hold(&second[0].attempt.key, second[0].slot);
+        assert_eq!(numbers(&queue.take(9, 0)), [0_i64; 0]);
+        // One that is older than what is parked waits behind it all the same, and goes before it.
+        queue.offer(limited(0, 2), 0);
+        assert_eq!(numbers(&queue.take(9, 4_999)), [0_i64; 0]);
+        queue.free(&first[0].attempt.key, 5_000);
+        let third = queue.take(9, 5_000);
+        assert_eq!((numbers(&third), third[0].slot), (vec![0], 0));
+    }
+
+    #[test]
+    fn a_parked_job_is_asked_about_now_and_then() {
+        let mut queue = queue(&[]);
+        queue.offer(limited(1, 1), 0);
+        queue.hold(&limited(7, 1).key, 0);
+        assert_eq!(numbers(&queue.take(9, 0)), [0_i64; 0]);
+        assert_eq!(queue.to_ask(4_999), []);
+        assert_eq!(queue.to_ask(5_000), [(0, "j".to_owned())]);
+        assert_eq!(queue.to_ask(5_000), [], "once");
+        // Its slot is held still: by another one, of which nothing was heard here.
+        queue.told("j", &[(limited(8, 1).key, 0)], 5_010);
+        assert_eq!(numbers(&queue.take(9, 5_010)), [0_i64; 0]);
+        queue.free(&limited(7, 1).key, 5_020);
+        assert_eq!(numbers(&queue.take(9, 5_020)), [0_i64; 0], "old news");
+        queue.told("j", &[], 10_010);
+        assert_eq!(numbers(&queue.take(9, 10_010)), [1]);
+        // The store says no for a reason that nobody sees here: it is not asked again at once.
+        let again = limited(1, 1);
+        queue.refused(again, &[], 10_020);
+        assert_eq!(numbers(&queue.take(9, 10_020)), [0_i64; 0]);
+        assert_eq!(queue.to_ask(15_020).len(), 1);
+    }
+
+    #[test]
+    fn what_is_gone_is_parked_no_more() {
+        let mut queue = queue(&[]);
+        queue.offer(limited(1, 1), 0);
+        queue.hold(&limited(7, 1).key, 0);
+        assert_eq!(numbers(&queue.take(9, 0)), [0_i64; 0]);
+        queue.remove(&limited(1, 1).key);
+        assert_eq!(queue.to_ask(9_000), []);
+        queue.free(&limited(7, 1).key, 9_000);
+        assert_eq!(numbers(&queue.take(9, 9_000)), [0_i64; 0]);
+    }
+
+    #[test]
+    fn one_node_prefers_all_runs_of_a_limited_job() {
+        let mut queue = queue(&["b", "c"]);
+        (0..30).for_each(|n| queue.offer(limited(n, 9), 100));
+        let ranks: BTreeSet<usize> = queue.attempts.values().map(|w| w.rank).collect();
+        assert_eq!(ranks.len(), 1);
     }
 
     #[test]

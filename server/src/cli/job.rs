@@ -156,9 +156,13 @@ fn word(value: &impl serde::Serialize) -> String {
 }
 
 fn overlap(spec: &JobSpec) -> String {
-    match spec.overlap {
+    let policy = match spec.overlap {
         Overlap::Queue => format!("queue, {} may wait", spec.queue_limit.unwrap_or(1)),
         _ => word(&spec.overlap),
+    };
+    match spec.execution_limit() {
+        Some(limit) => format!("{policy}, at most {limit} at once"),
+        None => policy,
     }
 }
 

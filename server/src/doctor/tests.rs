@@ -2,6 +2,7 @@
 
 use super::*;
 use punctual::backend::BackendError;
+use punctual::control::DamagedPartition;
 
 fn node(name: &str, tzdb: &str) -> NodeObject {
     serde_json::from_value(serde_json::json!({

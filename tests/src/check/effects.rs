@@ -150,18 +150,22 @@ fn growing_tokens(run: &str, effects: &[&Effect]) -> Vec<Violation> {
         .collect()
 }
 
+/// Whether its process stood still while the code ran, or shortly before.
+pub(super) fn stood_still(history: &History<'_>, effect: &Effect) -> bool {
+    let end_ms = effect.end_ms.unwrap_or(u64::MAX);
+    history.observed.lives.get(&effect.proc).is_none_or(|life| {
+        life.paused
+            .iter()
+            .any(|(from, until)| *from <= end_ms && *until + 20_000 >= effect.start_ms)
+    })
+}
+
 /// Two executions of one run at once. A process that stood still, or that stood still shortly
 /// before, cannot stop its code in time; that is what fencing tokens are for.
 fn together(history: &History<'_>, run: &str, effects: &[&Effect]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let end = |e: &Effect| e.end_ms.unwrap_or(u64::MAX);
-    let stood_still = |e: &Effect| {
-        history.observed.lives.get(&e.proc).is_none_or(|life| {
-            life.paused
-                .iter()
-                .any(|(from, until)| *from <= end(e) && *until + 20_000 >= e.start_ms)
-        })
-    };
+    let stood_still = |e: &Effect| stood_still(history, e);
     for (index, a) in effects.iter().enumerate() {
         for b in &effects[index + 1..] {
             let overlap = a.start_ms < end(b) && b.start_ms < end(a);

@@ -72,6 +72,22 @@ pub enum Change {
         /// Whether it is there since.
         there: bool,
     },
+    /// Of a slot of a job.
+    Slot {
+        /// Whose.
+        job: String,
+        /// Which.
+        index: u32,
+        /// Whether it is held since.
+        held: bool,
+    },
+    /// Of the wish to end a run.
+    Cancel {
+        /// Which.
+        run: String,
+        /// Whether it is there since.
+        there: bool,
+    },
     /// Of something else.
     Other,
 }
@@ -333,6 +349,14 @@ fn change(keys: &Keys, key: &[u8], until: Option<Record>, since: Option<Record>)
         } else {
             Change::Done(step)
         };
+    }
+    if let Some((_, job, index)) = keys.parse_slot(key) {
+        let held = since.is_some();
+        return Change::Slot { job, index, held };
+    }
+    if let Some(run) = keys.parse_cancel(key) {
+        let there = since.is_some();
+        return Change::Cancel { run, there };
     }
     if let Some((node, incarnation)) = keys.parse_node(key) {
         return Change::Session {

@@ -91,6 +91,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             RunState::Locked => record.locked_ms,
             _ => Some(record.not_before_ms.max(record.created_ms)),
         };
+        let since = match since {
+            Some(since) if record.concurrency.is_some() => Some(chance_ms(history, &record, since)),
+            since => since,
+        };
         let stuck_ms = now_ms - since.unwrap_or(record.created_ms);
         if stuck_ms > limit + GRACE_MS {
             violations.push(Violation::new(
@@ -112,6 +116,37 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Since when nothing kept a limited run from being claimed: the last end of an execution of its
+/// job, or the last change of the leader, who must see one end before he counts.
+fn chance_ms(history: &History<'_>, record: &RunRecord, since_ms: i64) -> i64 {
+    if record.state != RunState::Pending {
+        return since_ms;
+    }
+    let mut chance_ms = since_ms;
+    let mut executing = BTreeSet::new();
+    for revised in &history.revisions {
+        for change in &revised.changes {
+            match change {
+                Change::Slot { job, index, held } if *job == record.job => {
+                    chance_ms = chance_ms.max(revised.unix_ms);
+                    if *held {
+                        executing.insert(*index);
+                    } else {
+                        executing.remove(index);
+                    }
+                }
+                Change::Leader { .. } => chance_ms = chance_ms.max(revised.unix_ms),
+                _ => {}
+            }
+        }
+    }
+    // As long as all slots are held, nothing keeps it but that.
+    let limit = record.concurrency.unwrap_or(u32::MAX);
+    let full = executing.len() >= usize::try_from(limit).unwrap_or(usize::MAX)
+        || executing.last().is_some_and(|last| *last >= limit);
+    if full { i64::MAX / 2 } else { chance_ms }
 }
 
 /// Takeovers make the cluster patient: so many deposals in a minute are the most.

@@ -13,6 +13,7 @@ pub mod lives;
 pub mod operators;
 pub mod oracle;
 pub mod policy;
+pub mod slots;
 pub mod states;
 
 pub use history::{History, Violation};
@@ -34,10 +35,13 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(states::check(history));
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));
+    violations.extend(slots::check(history));
     violations.extend(operators::check(history));
     violations.extend(liveness::check(history));
     violations
 }
 
+#[cfg(test)]
+mod slots_tests;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,13 @@ use crate::sim::world::{NAMESPACE, Observed, simulate};
 fn right() -> Observed {
     let mut spec = JobSpec::handler("job", HANDLER).cron("*/10 * * * * *");
     spec.payload = json!({ "does": "ok", "ms": 100 });
+    let observed = calm(spec);
+    assert!(observed.effects.len() >= 6, "{:?}", observed.effects);
+    observed
+}
+
+/// One node, this job, nothing goes wrong.
+pub(super) fn calm(spec: JobSpec) -> Observed {
     let observed = simulate(&Plan {
         seed: 1,
         scenario: "calm".into(),
@@ -40,11 +47,10 @@ fn right() -> Observed {
         naive: false,
     });
     assert_eq!(check(&observed), []);
-    assert!(observed.effects.len() >= 6, "{:?}", observed.effects);
     observed
 }
 
-fn finds(observed: &Observed, invariant: &str) {
+pub(super) fn finds(observed: &Observed, invariant: &str) {
     let found = check(observed);
     assert!(
         found
@@ -55,7 +61,7 @@ fn finds(observed: &Observed, invariant: &str) {
 }
 
 /// Places in the log of the puts under `run/` or `done/` in this state.
-fn puts(observed: &Observed, state: RunState) -> Vec<(usize, usize)> {
+pub(super) fn puts(observed: &Observed, state: RunState) -> Vec<(usize, usize)> {
     let keys = Keys::new(NAMESPACE);
     let mut found = Vec::new();
     for (at, logged) in observed.log.iter().enumerate() {

@@ -53,11 +53,17 @@ pub enum Ablation {
     Tombstone,
     /// Fires do not require that the runs they create are absent.
     AbsentRun,
+    /// Claims do not require a free slot.
+    Slot,
+    /// Fires of `overlap: queue` and `replace` do not consume the job's counter.
+    SeqInFire,
+    /// `overlap: queue` skips without the proof that it is full.
+    FullProof,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -78,6 +84,9 @@ impl Ablation {
         Self::ChangeCursor,
         Self::Tombstone,
         Self::AbsentRun,
+        Self::Slot,
+        Self::SeqInFire,
+        Self::FullProof,
     ];
 
     /// Its name on the command line.
@@ -104,6 +113,9 @@ impl Ablation {
             Self::ChangeCursor => "change-cursor",
             Self::Tombstone => "tombstone",
             Self::AbsentRun => "absent-run",
+            Self::Slot => "slot",
+            Self::SeqInFire => "seq-in-fire",
+            Self::FullProof => "full-proof",
         }
     }
 
@@ -123,6 +135,14 @@ impl Ablation {
             || (gone && what == "gone")
     }
 
+    fn strips_from_fire(self, requirement: &Requirement) -> bool {
+        match (self, requirement) {
+            (Self::SeqInFire, Requirement::Modified(key, _)) => kind(key).0 == "seq",
+            (Self::FullProof, Requirement::Created(key, _)) => kind(key).0 == "run",
+            _ => false,
+        }
+    }
+
     fn strips(self, requirement: &Requirement) -> bool {
         match (self, requirement) {
             (Self::Term, Requirement::Created(key, _)) => kind(key).0 == "leader",
@@ -135,6 +155,8 @@ impl Ablation {
             }
             (Self::Seq, Requirement::Modified(key, _)) => kind(key).0 == "seq",
             (Self::Overlap, Requirement::Empty(span)) => kind(&span.start).0 == "run",
+            (Self::Slot, Requirement::Absent(key)) => kind(key).0 == "slot",
+            (Self::Slot, Requirement::Empty(span)) => kind(&span.start).0 == "slot",
             _ => false,
         }
     }
@@ -155,6 +177,9 @@ impl Ablation {
         let mut require = self.requirements(&txn.require);
         if changes_a_job(txn) {
             require.retain(|requirement| !self.strips_from_change(requirement));
+        }
+        if moves_a_cursor(txn) {
+            require.retain(|requirement| !self.strips_from_fire(requirement));
         }
         if self == Self::AbsentRun && moves_a_cursor(txn) {
             require.retain(|requirement| {
@@ -225,7 +250,7 @@ fn changes_a_job(txn: &Txn) -> bool {
 }
 
 fn moves_a_cursor(txn: &Txn) -> bool {
-    writes(txn).any(|write| matches!(write, Write::Put { key, .. } if kind(key).0 == "cursor"))
+    writes(txn).any(|write| kind(write.key()).0 == "cursor")
 }
 
 impl Ablation {

@@ -4,6 +4,7 @@ use super::ablation::Ablations;
 use super::boots;
 use super::breadth::Breadth;
 use super::faults::{Cut, Rates, Trouble, Window};
+use super::overlaps;
 use super::rng::Rng;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload;
@@ -70,6 +71,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
     ops.extend(drains(&mut root.branch("drains", 0), count, heal_ms));
     if let Some(broad) = &broad {
         broad.widen(&mut ops, epoch_ms);
+        overlaps::widen(&mut root.branch("overlaps", 0), &mut ops, count, heal_ms);
     }
     ops.sort_by_key(|(at, ..)| *at);
     let mut plan = Plan {

@@ -16,6 +16,7 @@ pub mod late_writes;
 pub mod ledger;
 pub mod naive;
 pub mod operator;
+pub mod overlaps;
 pub mod rng;
 pub mod scenario;
 pub mod schedule;

@@ -8,6 +8,7 @@ use super::ablation::Ablations;
 use super::boots;
 use super::chaos;
 use super::faults::{Cut, Rates, Trouble, Window};
+use super::overlaps;
 use super::rng::Rng;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload::{self, HANDLER};
@@ -88,6 +89,10 @@ pub const ALL: &[(&str, &str)] = &[
         "clock-creeps",
         "the clock of one node leaves those of the others, too slowly for a step",
     ),
+    (
+        "overlaps",
+        "queues, replacements and limited jobs under triggers that race the fires",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -131,6 +136,12 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     match name {
         "sessions" => plan.ops = steady_jobs(),
         "triggers" => plan.ops = triggers(&mut rng),
+        "overlaps" => {
+            plan.ops = overlaps::jobs(&mut rng, epoch_ms, HEAL_MS);
+            for node in &mut plan.nodes {
+                node.slots = u32::try_from(rng.range(1, 9)).unwrap_or(4);
+            }
+        }
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -345,6 +356,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
             vec![(at, link(node, at, rng.range(20_000, 50_000), cut))]
         }
         "edits" => vec![(at, Fault::RevokeLeader)],
+        "overlaps" => overlaps::faults(rng, at, HEAL_MS),
         "long-windows" => {
             let length = rng.range(20_000, 60_000);
             let back = (at + length).min(HEAL_MS);

@@ -46,6 +46,12 @@ pub const MAX_ID_LEN: usize = 63;
 /// The largest payload, as JSON text. It must fit the environment of a command.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
+/// The largest `concurrency`.
+pub const MAX_CONCURRENCY: u32 = 1_000;
+/// The same with `overlap: queue` and `replace`, and the largest `queue_limit`: a fire names each
+/// unfinished run of such a job in its transaction.
+pub const MAX_SIBLINGS: u32 = 32;
+
 /// The deepest payload. Records that hold it must be readable again: the reader's own limit is 128.
 pub const MAX_PAYLOAD_DEPTH: usize = 64;
 
@@ -128,6 +134,7 @@ impl JobSpec {
         }
         self.check_run(&mut errors);
         self.check_policies(&mut errors);
+        self.check_overlap(&mut errors);
         self.check_later(&mut errors);
         match schedule {
             Some(schedule) if errors.is_empty() => Ok(schedule),
@@ -283,24 +290,42 @@ impl JobSpec {
         }
     }
 
+    /// What must be said together of runs that meet, or must not.
+    fn check_overlap(&self, errors: &mut Vec<SpecError>) {
+        let looks = matches!(self.overlap, Overlap::Queue | Overlap::Replace);
+        let most = if looks { MAX_SIBLINGS } else { MAX_CONCURRENCY };
+        if self.concurrency.is_some_and(|n| !(1..=most).contains(&n)) {
+            let of = if looks { " with this `overlap`" } else { "" };
+            errors.push(
+                SpecError::new("concurrency", format!("must be 1 to {most}{of}"))
+                    .hint("leave it out for any number; `enabled: false` for none"),
+            );
+        }
+        if self.overlap == Overlap::Skip && self.concurrency.is_some_and(|n| n > 1) {
+            errors.push(
+                SpecError::new(
+                    "concurrency",
+                    "contradicts `overlap: skip`, which never has a second run beside the first",
+                )
+                .hint("`overlap: queue` runs so many at once and lets some wait; `allow` lets any number wait"),
+            );
+        }
+        match (self.overlap, self.queue_limit) {
+            (Overlap::Queue, Some(n)) if !(1..=MAX_SIBLINGS).contains(&n) => errors.push(
+                SpecError::new("queue_limit", format!("must be 1 to {MAX_SIBLINGS}"))
+                    .hint("to let none wait use `overlap: skip`, for any number `overlap: allow` with `concurrency`"),
+            ),
+            (Overlap::Allow | Overlap::Skip | Overlap::Replace, Some(_)) => errors.push(
+                SpecError::new("queue_limit", "means nothing without `overlap: queue`")
+                    .hint("say `overlap: queue`, or leave it out"),
+            ),
+            _ => {}
+        }
+    }
+
     /// Keys whose names are fixed but which this version does not have: a clear no beats a job
     /// that does something else than its file says.
     fn check_later(&self, errors: &mut Vec<SpecError>) {
-        if matches!(self.overlap, Overlap::Queue | Overlap::Replace) {
-            errors.push(not_yet(
-                "overlap",
-                "`queue` and `replace` are to come; use `skip` or `allow`",
-            ));
-        }
-        if self.queue_limit.is_some() {
-            errors.push(not_yet("queue_limit", "leave it out"));
-        }
-        if self.concurrency.is_some() {
-            errors.push(not_yet(
-                "concurrency",
-                "use `overlap: skip` for at most one run at a time",
-            ));
-        }
         if self.fan_out.is_some() {
             errors.push(not_yet("fan_out", "define one job for each part"));
         }
@@ -371,6 +396,42 @@ mod tests {
         (0..levels).fold(serde_json::Value::Null, |inner, _| {
             serde_json::Value::Array(vec![inner])
         })
+    }
+
+    #[test]
+    fn what_contradicts_itself_about_overlapping_runs_is_refused() {
+        let findings = |overlap, concurrency, queue_limit| {
+            let mut spec = JobSpec::handler("a", "h");
+            (spec.overlap, spec.concurrency, spec.queue_limit) =
+                (overlap, concurrency, queue_limit);
+            let found = spec.check(&Calendars::default(), 0).err();
+            let paths = found.into_iter().flatten().map(|finding| finding.path);
+            paths.collect::<Vec<_>>().join(" ")
+        };
+        use Overlap::{Allow, Queue, Replace, Skip};
+        for (overlap, concurrency, queue_limit) in [
+            (Allow, Some(1_000), None),
+            (Queue, None, None),
+            (Queue, Some(32), Some(32)),
+            (Replace, Some(2), None),
+            (Skip, Some(1), None),
+        ] {
+            assert_eq!(findings(overlap, concurrency, queue_limit), "");
+        }
+        for (overlap, concurrency, queue_limit, path) in [
+            (Allow, Some(0), None, "concurrency"),
+            (Allow, Some(1_001), None, "concurrency"),
+            (Queue, Some(33), None, "concurrency"),
+            (Replace, Some(33), None, "concurrency"),
+            (Skip, Some(2), None, "concurrency"),
+            (Queue, None, Some(0), "queue_limit"),
+            (Queue, None, Some(33), "queue_limit"),
+            (Replace, None, Some(1), "queue_limit"),
+            (Skip, None, Some(1), "queue_limit"),
+            (Allow, None, Some(1), "queue_limit"),
+        ] {
+            assert_eq!(findings(overlap, concurrency, queue_limit), path);
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ mod check;
 
 pub(crate) use check::schedule_error;
 pub use check::{
-    MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, SpecError, depth, is_valid_id,
-    payload_finding,
+    MAX_CONCURRENCY, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, MAX_SIBLINGS, SpecError,
+    depth, is_valid_id, payload_finding,
 };
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
@@ -41,7 +41,7 @@ pub struct JobSpec {
     /// What to do when the run before is not finished. Default allow.
     #[serde(default, skip_serializing_if = "is_default")]
     pub overlap: Overlap,
-    /// How many may wait with `overlap: queue`. Default 1.
+    /// How many may wait with `overlap: queue`, at most 32. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_limit: Option<u32>,
     /// What to do with a gap longer than `catch_up`. Default latest.
@@ -74,7 +74,8 @@ pub struct JobSpec {
     /// Larger goes first, -10 to 10. Default 0.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i8,
-    /// At most so many runs at once. Default: unlimited.
+    /// At most so many runs execute at once, the others wait. Default: unlimited; 1 with
+    /// `overlap: queue` and `replace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Split one fire over so many runs.
@@ -146,9 +147,9 @@ pub enum Overlap {
     Allow,
     /// Leave a SKIPPED record instead.
     Skip,
-    /// Wait for it.
+    /// Wait for it, if there is room in the queue; else leave a SKIPPED record.
     Queue,
-    /// Cancel it.
+    /// Cancel it, and run when it has ended.
     Replace,
 }
 
@@ -381,6 +382,26 @@ impl JobSpec {
     /// attempt's successor, or the job's next run, beside it.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
-        self.self_fence || self.on_lost == OnLost::Retry || self.overlap != Overlap::Allow
+        self.self_fence
+            || self.on_lost == OnLost::Retry
+            || self.overlap != Overlap::Allow
+            || self.concurrency.is_some()
+    }
+
+    /// How many executions of the job there may be at once; `None`: any number.
+    #[must_use]
+    pub fn execution_limit(&self) -> Option<u32> {
+        self.concurrency.or(match self.overlap {
+            Overlap::Queue | Overlap::Replace => Some(1),
+            Overlap::Allow | Overlap::Skip => None,
+        })
+    }
+
+    /// How many runs of the job may be unfinished with `overlap: queue`: those that execute, and
+    /// those that wait.
+    #[must_use]
+    pub fn queue_capacity(&self) -> usize {
+        let capacity = self.execution_limit().unwrap_or(1) + self.queue_limit.unwrap_or(1);
+        usize::try_from(capacity).unwrap_or(usize::MAX)
     }
 }
