@@ -17,6 +17,8 @@
 //!              late/{pp}/{job}/{run}/{attempt}   results that came too late
 //!              cancel/{run}                      a wish to end the run
 //!              idem/{run}                        a trigger's key was used, whatever became of the run
+//!              after/{job}/{follower}            the follower runs after each success of the job
+//!              todo/{run}                        a success whose followers are still to be run
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -365,6 +367,43 @@ impl Keys {
         Span::prefix(self.key(format_args!("idem/")))
     }
 
+    /// That `follower` runs after each success of `job`.
+    #[must_use]
+    pub fn follower(&self, job: &str, follower: &str) -> Key {
+        self.key(format_args!("after/{job}/{follower}"))
+    }
+
+    /// All that run after each success of `job`.
+    #[must_use]
+    pub fn followers_of(&self, job: &str) -> Span {
+        Span::prefix(self.key(format_args!("after/{job}/")))
+    }
+
+    /// The job and the follower that a key under `after/` names.
+    #[must_use]
+    pub fn parse_follower(&self, key: &[u8]) -> Option<(String, String)> {
+        let (job, follower) = self.rest(key, "after/")?.split_once('/')?;
+        Some((job.to_owned(), follower.to_owned()))
+    }
+
+    /// A success whose followers are still to be run.
+    #[must_use]
+    pub fn todo(&self, run: &str) -> Key {
+        self.key(format_args!("todo/{run}"))
+    }
+
+    /// All successes whose followers are still to be run.
+    #[must_use]
+    pub fn todos(&self) -> Span {
+        Span::prefix(self.key(format_args!("todo/")))
+    }
+
+    /// The run that a key under `todo/` names.
+    #[must_use]
+    pub fn parse_todo(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "todo/").map(str::to_owned)
+    }
+
     /// All wishes to end a run.
     #[must_use]
     pub fn cancels(&self) -> Span {
@@ -432,6 +471,12 @@ mod tests {
             Some(("n".into(), "i".into()))
         );
         assert_eq!(keys.parse_drain(&keys.drain("n")), Some("n".into()));
+        assert_eq!(
+            keys.parse_follower(&keys.follower("a", "b")),
+            Some(("a".into(), "b".into()))
+        );
+        assert!(!keys.followers_of("a").contains(&keys.follower("a.b", "c")));
+        assert_eq!(keys.parse_todo(&keys.todo("x@1")), Some("x@1".into()));
         assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
         assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));
         assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));

@@ -70,6 +70,7 @@ impl Control {
         progress: Progress<'_>,
     ) -> Result<ApplyReport, ControlError> {
         check(specs, self.now_ms())?;
+        self.check_after(specs, prune).await?;
         let specs: Vec<JobSpec> = specs
             .iter()
             .map(|spec| spec.clone().with_dialect_decided())

@@ -284,12 +284,35 @@ pub fn put(
             otherwise: vec![],
         });
     }
+    let before = old.and_then(Job::definition).map(|d| &d.spec.after[..]);
+    follow(
+        &mut change,
+        keys,
+        id,
+        before.unwrap_or_default(),
+        &spec.after,
+    );
     let outcome = if current.modified.is_some() {
         PutOutcome::Updated
     } else {
         PutOutcome::Created
     };
     Ok((outcome, Some(change)))
+}
+
+/// Writes down which jobs this one runs after: the transaction of a success looks there. What an
+/// unreadable definition left there is found out by the leader, which asks the definition in force.
+fn follow(change: &mut Change, keys: &Keys, id: &str, before: &[String], after: &[String]) {
+    for job in before.iter().filter(|job| !after.contains(job)) {
+        let key = keys.follower(job, id);
+        change.ops.push(Write::delete(key).into());
+    }
+    for job in after.iter().filter(|job| !before.contains(job)) {
+        let key = keys.follower(job, id);
+        change
+            .ops
+            .push(Write::put(key, encode(&serde_json::json!({}))).into());
+    }
 }
 
 /// `job~a-CHANGE@INSTANT`: the run that a change makes, outside the cursor, of an instant that has
@@ -423,6 +446,8 @@ pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
     change
         .ops
         .push(Write::put(keys.gone(partition, &job.id), encode(&gone)).into());
+    let after = job.definition().map(|d| &d.spec.after[..]);
+    follow(&mut change, keys, &job.id, after.unwrap_or_default(), &[]);
     change.touched = (job.id.to_string(), None);
     change
 }

@@ -26,6 +26,7 @@ impl Control {
             .map_err(|findings| {
                 ControlError::Invalid(findings.into_iter().map(|f| (spec.id.clone(), f)).collect())
             })?;
+        self.check_after(std::slice::from_ref(&spec), false).await?;
         let spec = spec.with_dialect_decided();
         let outcome = self
             .change(&spec.id, |heads, current, now_ms| {
@@ -155,8 +156,16 @@ impl Control {
     /// Deletes the job. Runs that exist go on; no run is created afterwards.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] when it does not stand at `if_match`.
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] when it does not stand at `if_match`,
+    /// and while other jobs run after it.
     pub async fn delete_job(&self, id: &str, if_match: Option<u64>) -> Result<(), ControlError> {
+        let followers = self.followers(id).await?;
+        if !followers.is_empty() {
+            return Err(ControlError::Conflict(format!(
+                "job `{id}` is named under `after` of {}: change or delete these first",
+                followers.join(", ")
+            )));
+        }
         self.change_existing(id, |heads, job, now_ms| {
             if if_match.is_some_and(|revision| revision != job.modified.0) {
                 return Err(ControlError::Conflict(format!(

@@ -7,6 +7,7 @@
 mod apply;
 pub mod change;
 mod drain;
+mod graph;
 mod jobs;
 mod objects;
 mod read;

@@ -77,5 +77,6 @@ pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> Run
         stands_from: record.stands_from_ms.map(rfc3339_ms),
         trace_id: record.trace_id(),
         late_result,
+        triggered_by: record.cause.as_ref().map(|cause| cause.run.clone()),
     }
 }

@@ -3,6 +3,7 @@
 //! * A run whose owner's session is gone is taken back (LOCKED) or ended (RUNNING).
 //! * A run that nobody claims, or that outlives its time and all grace, is ended.
 //! * A run that somebody wants ended before a worker has it is ended.
+//! * Jobs that run after a success are run ([`super::chain`]).
 //! * History beyond its bounds is pruned ([`super::retain`]).
 //!
 //! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
@@ -27,6 +28,7 @@ use crate::recipe::view::{View, ViewEvent, forward};
 
 use super::LeaderContext;
 use super::authority::{Authority, Ruling};
+use super::chain::Chain;
 use super::retain::Retention;
 
 /// So many records of a job were added to its history.
@@ -46,6 +48,7 @@ enum Input {
     Runs(ViewEvent),
     Nodes(ViewEvent),
     Cancels(ViewEvent),
+    Todos(ViewEvent),
     History(Notice),
 }
 
@@ -60,6 +63,7 @@ struct Keeper {
     /// Since when an owner's session is gone, by the monotonic clock.
     absent_since: BTreeMap<Owner, u64>,
     cancels: BTreeSet<String>,
+    chain: Chain,
     retention: Retention,
 }
 
@@ -70,6 +74,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
     let _nodes = forward(view(context.keys.nodes()), inputs.clone(), Input::Nodes);
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    let _todos = forward(view(context.keys.todos()), inputs.clone(), Input::Todos);
     let _history = context
         .store
         .env()
@@ -87,6 +92,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         nodes_known: false,
         absent_since: BTreeMap::new(),
         cancels: BTreeSet::new(),
+        chain: Chain::default(),
     };
     let mut tick_at = env.monotonic_ms();
     loop {
@@ -169,6 +175,7 @@ impl Keeper {
                     };
                 }
             }
+            Input::Todos(event) => self.chain.take(&self.context.keys, event),
             Input::History(notice) => {
                 self.retention
                     .note(notice.partition, &notice.job, notice.records);
@@ -224,6 +231,7 @@ impl Keeper {
         self.recover().await?;
         self.end_overdue().await?;
         self.end_cancelled().await?;
+        self.chain.tick(&self.context, &self.authority).await?;
         self.retention.tick(&self.context, &self.authority).await
     }
 

@@ -6,6 +6,7 @@
 //! running work belongs to the workers.
 
 pub mod authority;
+pub mod chain;
 pub mod fire;
 pub mod keeper;
 pub mod outlook;

@@ -1,7 +1,7 @@
 //! The checkers on a small right history, and on the same history with one thing wrong.
 
 use punctual::backend::Event;
-use punctual::job::record::{CursorRecord, Position, RunRecord, decode, encode};
+use punctual::job::record::{CursorRecord, JobRecord, Paused, Position, RunRecord, decode, encode};
 use punctual::job::run::RunState;
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
@@ -16,6 +16,13 @@ use crate::sim::world::{NAMESPACE, Observed, simulate};
 fn right() -> Observed {
     let mut spec = JobSpec::handler("job", HANDLER).cron("*/10 * * * * *");
     spec.payload = json!({ "does": "ok", "ms": 100 });
+    calm(vec![spec])
+}
+
+/// The same with these jobs.
+fn calm(jobs: Vec<JobSpec>) -> Observed {
+    let put = |(at, spec): (u64, JobSpec)| (1_000 * at, 0, Op::Put(Box::new(spec)));
+    let ops = (1..).zip(jobs).map(put).collect();
     let observed = simulate(&Plan {
         seed: 1,
         scenario: "calm".into(),
@@ -32,7 +39,7 @@ fn right() -> Observed {
         overdue_takeover_ms: 1_000,
         times: Times::default(),
         faults: vec![],
-        ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
+        ops,
         heal_ms: 60_000,
         end_ms: 90_000,
         ablation: None,
@@ -329,4 +336,77 @@ fn a_window_that_is_opened_anew_is_seen() {
         }
     }
     finds(&observed, "an open window is finished as it was opened");
+}
+
+/// A job that runs after another.
+fn chained() -> Observed {
+    let mut first = JobSpec::handler("job", HANDLER).cron("*/10 * * * * *");
+    first.payload = json!({ "does": "ok", "ms": 100 });
+    let mut second = JobSpec::handler("second", HANDLER);
+    second.payload = first.payload.clone();
+    second.after = vec!["job".into()];
+    calm(vec![first, second])
+}
+
+/// Places in the log of the PENDING runs of the second job.
+fn seconds(observed: &Observed) -> Vec<(usize, usize)> {
+    let of_second = |(at, index): &(usize, usize)| {
+        let key = observed.log[*at].events[*index].key();
+        String::from_utf8_lossy(key).contains("second~c-")
+    };
+    let pending = puts(observed, RunState::Pending);
+    pending.into_iter().filter(of_second).collect()
+}
+
+#[test]
+fn a_success_that_nobody_follows_is_seen() {
+    let mut observed = chained();
+    let (at, index) = seconds(&observed)[2];
+    let key = observed.log[at].events[index].key().to_vec();
+    for logged in &mut observed.log {
+        logged.events.retain(|event| event.key() != key);
+    }
+    finds(&observed, "each success is followed");
+    // The same when the note is never worked off, or never made.
+    let mut observed = chained();
+    let keys = Keys::new(NAMESPACE);
+    for logged in &mut observed.log {
+        let todos = |event: &Event| keys.todos().contains(event.key());
+        logged.events.retain(|event| !todos(event));
+    }
+    finds(&observed, "each success is followed");
+}
+
+#[test]
+fn a_success_that_is_followed_twice_or_by_a_paused_job_is_seen() {
+    let mut observed = chained();
+    let found = seconds(&observed);
+    let (at, index) = found[1];
+    let mut again = observed.log[at].events[index].clone();
+    if let Event::Put(entry) = &mut again {
+        entry.key = [&entry.key[..entry.key.len() - 5], b"x/0001"].concat();
+    }
+    observed.log[found[2].0].events.push(again);
+    finds(&observed, "each success is followed once");
+
+    let mut observed = chained();
+    let keys = Keys::new(NAMESPACE);
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        if let Event::Put(entry) = event
+            && let Some((_, Some(id))) = keys.parse_job(&entry.key)
+            && id == "second"
+        {
+            let mut job: JobRecord = decode(&entry.value).unwrap();
+            job.paused = Some(Paused {
+                since_ms: 0,
+                reason: None,
+            });
+            entry.value = encode(&job);
+        }
+    }
+    finds(&observed, "a paused job is not run after another");
 }

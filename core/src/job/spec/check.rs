@@ -43,6 +43,8 @@ impl SpecError {
 
 /// The longest job id.
 pub const MAX_ID_LEN: usize = 63;
+/// So many jobs may be named under `after`.
+pub const MAX_AFTER: usize = 16;
 /// The largest payload, as JSON text. It must fit the environment of a command.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
@@ -275,11 +277,38 @@ impl JobSpec {
         if self.unclaimed_after.ms() < 1_000 {
             errors.push(SpecError::new("unclaimed_after", "must be at least 1s"));
         }
+        self.check_after(errors);
         if self
             .start_deadline
             .is_some_and(|deadline| deadline.ms() == 0)
         {
             errors.push(SpecError::new("start_deadline", "must be longer than 0"));
+        }
+    }
+
+    fn check_after(&self, errors: &mut Vec<SpecError>) {
+        if self.after.len() > MAX_AFTER {
+            errors.push(
+                SpecError::new("after", format!("more than {MAX_AFTER} jobs"))
+                    .hint("let one job run after those, and this one after that"),
+            );
+        }
+        for (index, job) in self.after.iter().enumerate() {
+            let path = format!("after[{index}]");
+            if !is_valid_id(job) {
+                let message = format!(
+                    "`{}` is not a job id",
+                    job.chars().take(80).collect::<String>()
+                );
+                errors.push(SpecError::new(path, message));
+            } else if *job == self.id {
+                errors.push(
+                    SpecError::new(path, "a job that runs after itself never stops")
+                        .hint("use `schedule: { every: .. }` with `overlap: skip`"),
+                );
+            } else if self.after[..index].contains(job) {
+                errors.push(SpecError::new(path, format!("`{job}` is named twice")));
+            }
         }
     }
 
@@ -308,12 +337,6 @@ impl JobSpec {
             errors.push(not_yet(
                 "broadcast",
                 "define one job with its own queue for each node",
-            ));
-        }
-        if !self.after.is_empty() {
-            errors.push(not_yet(
-                "after",
-                "trigger the second job from the first one",
             ));
         }
         if !self.notify.is_empty() {

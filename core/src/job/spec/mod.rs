@@ -11,7 +11,7 @@ mod check;
 
 pub(crate) use check::schedule_error;
 pub use check::{
-    MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, SpecError, depth, is_valid_id,
+    MAX_AFTER, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, SpecError, depth, is_valid_id,
     payload_finding,
 };
 
