@@ -19,6 +19,7 @@
 //!              idem/{run}                        a trigger's key was used, whatever became of the run
 //!              after/{job}/{follower}            the follower runs after each success of the job
 //!              todo/{run}                        a success whose followers are still to be run
+//!              delay/{job}                       the last run of a job that runs some time after it
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -404,6 +405,24 @@ impl Keys {
         self.rest(key, "todo/").map(str::to_owned)
     }
 
+    /// The last run of a job that runs again some time after it.
+    #[must_use]
+    pub fn delay(&self, job: &str) -> Key {
+        self.key(format_args!("delay/{job}"))
+    }
+
+    /// The last runs of all jobs that run again some time after them.
+    #[must_use]
+    pub fn delays(&self) -> Span {
+        Span::prefix(self.key(format_args!("delay/")))
+    }
+
+    /// The job that a key under `delay/` names.
+    #[must_use]
+    pub fn parse_delay(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "delay/").map(str::to_owned)
+    }
+
     /// All wishes to end a run.
     #[must_use]
     pub fn cancels(&self) -> Span {
@@ -477,6 +496,7 @@ mod tests {
         );
         assert!(!keys.followers_of("a").contains(&keys.follower("a.b", "c")));
         assert_eq!(keys.parse_todo(&keys.todo("x@1")), Some("x@1".into()));
+        assert_eq!(keys.parse_delay(&keys.delay("x")), Some("x".into()));
         assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
         assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));
         assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));

@@ -147,8 +147,7 @@ impl Control {
                     let number = partition.heads.partition;
                     let heads = read::heads(&self.store, &self.keys, number).await?;
                     if heads.changes_revision == partition.heads.changes_revision {
-                        // Only the cursor moved: no job changed.
-                        partition.heads = heads;
+                        partition.moved_on(&self.store, &self.keys, heads).await?;
                     } else {
                         *partition = Partition::load(&self.store, &self.keys, number).await?;
                     }

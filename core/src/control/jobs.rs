@@ -2,8 +2,10 @@
 
 use crate::backend::TxnOutcome;
 use crate::job::Job;
+use crate::job::record::{DelayRecord, decode};
 use crate::job::spec::JobSpec;
-use crate::schedule::Calendars;
+use crate::leader::delay::{chain_end, due_ms};
+use crate::schedule::{Calendars, ScheduleKind};
 
 use super::change::{self, Change, Current, Heads};
 use super::objects::job_object;
@@ -99,12 +101,32 @@ impl Control {
     async fn describe(&self, partition: u16, job: &Job) -> Result<JobObject, ControlError> {
         let span = self.keys.runs_of(partition, &job.id);
         let (active, _) = self.store.list(&span, None).await?;
-        job_object(job, active.len(), self.now_ms()).ok_or_else(|| {
+        let next_ms = self.next_in_chain(partition, job).await?;
+        job_object(job, active.len(), next_ms, self.now_ms()).ok_or_else(|| {
             ControlError::Conflict(format!(
                 "the definition of job `{}` cannot be read by this version; apply it again",
                 job.id
             ))
         })
+    }
+
+    /// When a job that runs some time after its last run is due next, while it waits for that.
+    async fn next_in_chain(&self, partition: u16, job: &Job) -> Result<Option<i64>, ControlError> {
+        let schedule = job.definition().map(|definition| &definition.schedule);
+        let Some(schedule) = schedule.filter(|_| job.record.paused.is_none()) else {
+            return Ok(None);
+        };
+        if !matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
+            return Ok(None);
+        }
+        let Some(entry) = self.store.get(&self.keys.delay(&job.id)).await? else {
+            return Ok(None);
+        };
+        let Ok(record) = decode::<DelayRecord>(&entry.value) else {
+            return Ok(None);
+        };
+        let end = chain_end(&self.store, &self.keys, partition, &job.id, &record).await?;
+        Ok(end.and_then(|since_ms| due_ms(schedule, &record, since_ms)))
     }
 
     /// Jobs in the order of their ids, behind `cursor` (the id of the last one seen).

@@ -329,6 +329,30 @@ pub struct TodoRecord {
     pub done: Vec<String>,
 }
 
+/// How far a job has come that runs again some time after its last run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelayRecord {
+    /// Counts its runs.
+    pub number: u64,
+    /// The last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// When that was made, or the job, if it has not run yet; in Unix milliseconds.
+    pub since_ms: i64,
+}
+
+impl DelayRecord {
+    /// Not run yet.
+    #[must_use]
+    pub fn starting(since_ms: i64) -> Self {
+        Self {
+            number: 0,
+            run: None,
+            since_ms,
+        }
+    }
+}
+
 /// What made a chained run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {

@@ -54,9 +54,9 @@ struct Follower {
     stands: Stands,
 }
 
-/// How a follower stands.
-enum Stands {
-    /// Deleted since the success.
+/// How a job stands that may be run outside the cursor.
+pub(super) enum Stands {
+    /// There is none.
     Gone,
     /// This version cannot read it. It is decided when somebody has repaired or deleted it.
     Unreadable,
@@ -206,7 +206,11 @@ async fn followers(
 }
 
 /// The job with the definition in force.
-async fn read(context: &LeaderContext, partition: u16, id: &str) -> BackendResult<Stands> {
+pub(super) async fn read(
+    context: &LeaderContext,
+    partition: u16,
+    id: &str,
+) -> BackendResult<Stands> {
     let (store, keys) = (&context.store, &context.keys);
     let seq = store.get(&keys.seq(partition, id)).await?;
     let Some(entry) = store.get(&keys.job(partition, id)).await? else {

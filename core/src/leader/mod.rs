@@ -7,6 +7,7 @@
 
 pub mod authority;
 pub mod chain;
+pub mod delay;
 pub mod fire;
 pub mod keeper;
 pub mod outlook;

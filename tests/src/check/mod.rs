@@ -6,6 +6,7 @@
 pub mod authority;
 pub mod chain;
 pub mod changes;
+pub mod delay;
 pub mod effects;
 pub mod exactly_once;
 pub mod history;
@@ -33,6 +34,7 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(policy::check(history));
     violations.extend(changes::check(history));
     violations.extend(chain::check(history));
+    violations.extend(delay::check(history));
     violations.extend(states::check(history));
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));

@@ -1,6 +1,7 @@
 //! The checkers on a small right history, and on the same history with one thing wrong.
 
 use punctual::backend::Event;
+use punctual::duration::Millis;
 use punctual::job::record::{CursorRecord, JobRecord, Paused, Position, RunRecord, decode, encode};
 use punctual::job::run::RunState;
 use punctual::job::spec::JobSpec;
@@ -409,4 +410,62 @@ fn a_success_that_is_followed_twice_or_by_a_paused_job_is_seen() {
         }
     }
     finds(&observed, "a paused job is not run after another");
+}
+
+/// A job that runs again a while after its last run.
+fn again() -> Observed {
+    let mut spec = JobSpec::handler("again", HANDLER);
+    spec.schedule.after_finish = Some(Millis::from_secs(5));
+    spec.payload = json!({ "does": "ok", "ms": 100 });
+    calm(vec![spec])
+}
+
+#[test]
+fn a_chain_that_breaks_hurries_or_forks_is_seen() {
+    let keys = Keys::new(NAMESPACE);
+    // Nothing of the chain behind its fourth run.
+    let mut observed = again();
+    let (at, _) = puts(&observed, RunState::Pending)[4];
+    for logged in &mut observed.log[at..] {
+        logged.events.retain(|event| {
+            let of_chain = keys.parse_delay(event.key()).is_some();
+            !of_chain && keys.parse_attempt(event.key()).is_none()
+        });
+    }
+    finds(&observed, "a chain never breaks");
+
+    let mut observed = again();
+    let (at, _) = puts(&observed, RunState::Pending)[3];
+    observed.log[at].at_ms -= 4_000;
+    finds(&observed, "a chain waits after the end");
+
+    let mut observed = again();
+    let found = puts(&observed, RunState::Pending);
+    let mut second = observed.log[found[2].0].events[found[2].1].clone();
+    if let Event::Put(entry) = &mut second {
+        entry.key = [&entry.key[..entry.key.len() - 5], b"x/0001"].concat();
+    }
+    observed.log[found[2].0 + 1].events.push(second);
+    finds(&observed, "one run of a chain at a time");
+
+    let mut observed = again();
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        if let Event::Put(entry) = event
+            && keys
+                .parse_job(&entry.key)
+                .is_some_and(|(_, id)| id.is_some())
+        {
+            let mut job: JobRecord = decode(&entry.value).unwrap();
+            job.paused = Some(Paused {
+                since_ms: 0,
+                reason: None,
+            });
+            entry.value = encode(&job);
+        }
+    }
+    finds(&observed, "a chain runs only while its job says so");
 }

@@ -26,8 +26,17 @@ const ZONES: &[&str] = &[
     "Africa/Cairo",
 ];
 
-/// Some run after others whose number is lower, so that none goes round in a circle.
+/// Some run after others whose number is lower, so that none goes round in a circle; some run again
+/// after a while.
 fn after(rng: &mut Rng, spec: &mut JobSpec) {
+    if rng.permille(120) {
+        spec.schedule = ScheduleSpec {
+            after_finish: Some(Millis::from_ms(rng.range(1_000, 15_000))),
+            jitter: spec.schedule.jitter,
+            ..ScheduleSpec::default()
+        };
+        return;
+    }
     let number: Option<u64> = spec.id.strip_prefix("job-").and_then(|n| n.parse().ok());
     if let Some(number) = number.filter(|n| *n > 0)
         && rng.permille(250)

@@ -1,10 +1,12 @@
-//! Jobs that run after others (`after`).
+//! Jobs that run after others (`after`), and after themselves (`after_finish`).
 
 use std::collections::BTreeSet;
 
 use punctual::control::RunKind;
+use punctual::duration::Millis;
 use punctual::job::run::{RunState, SkipReason};
 use punctual::job::spec::{JobSpec, Overlap};
+use punctual::schedule::ScheduleSpec;
 use punctual_tests::sim::operator::Told;
 use punctual_tests::sim::schedule::{Fault, Op};
 
@@ -125,4 +127,65 @@ fn what_makes_no_sense_is_refused() {
             "done"
         ]
     );
+}
+
+fn after_finish(spec: JobSpec, seconds: u64) -> JobSpec {
+    JobSpec {
+        schedule: ScheduleSpec {
+            after_finish: Some(Millis::from_secs(seconds)),
+            ..ScheduleSpec::default()
+        },
+        ..spec
+    }
+}
+
+/// The first run comes at once; each further one so long after the end of the last, however that
+/// ended, over leaders and workers that come and go. (That the waits are kept is an invariant.)
+#[test]
+fn each_run_waits_for_the_end_of_the_last() {
+    let mut plan = stage(3, "2026-03-01T00:00:00Z", 5 * MINUTE);
+    let slow = after_finish(does(job("slow"), "ok", 7_000), 10);
+    let mut broken = after_finish(does(job("broken"), "fail", 0), 5);
+    broken.retry.attempts = Some(2);
+    broken.retry.backoff = Millis::from_secs(3);
+    plan.put_all(3_000, vec![slow, broken]);
+    for turn in 0..8 {
+        plan.fault(20_000 + turn * 31_000, Fault::RevokeLeader);
+        let node = usize::try_from(turn % 3).unwrap();
+        let down_ms = 4_000;
+        plan.fault(33_000 + turn * 31_000, Fault::Crash { node, down_ms });
+    }
+    let seen = plan.play();
+    let first = seen.runs("slow")[0].start_ms;
+    assert!(first < 6_000, "{first}");
+    // 17 s a turn; a crash costs some.
+    let slow = seen.fires("slow").len();
+    assert!((12..=20).contains(&slow), "{slow}");
+    let broken = seen.fires("broken").len();
+    assert!((20..=40).contains(&broken), "{broken}");
+    assert!(seen.ends("slow").any(|end| end.state == RunState::Failed));
+}
+
+/// Held, edited, and made to run otherwise: the chain does as it is told, and at once.
+#[test]
+fn a_chain_heeds_its_job() {
+    let mut plan = stage(3, "2026-03-01T00:00:00Z", 5 * MINUTE);
+    plan.put(3_000, after_finish(job("a"), 10));
+    plan.ops.push((50_000, 0, Op::Pause("a".into())));
+    plan.ops.push((100_000, 0, Op::Resume("a".into())));
+    plan.put(151_000, after_finish(job("a"), 3_600));
+    plan.put(200_000, after_finish(job("a"), 10));
+    plan.put(251_000, cron("a", "0 0 1 1 *"));
+    let seen = plan.play();
+    let fires = seen.fires_s("a");
+    let between = |from: i64, until: i64| {
+        let inside = fires.iter().filter(|at| (from..until).contains(*at));
+        inside.count()
+    };
+    assert!(between(0, 51) >= 5, "{fires:?}");
+    assert_eq!(between(51, 99), 0, "{fires:?}");
+    assert!(between(99, 152) >= 5, "{fires:?}");
+    assert_eq!(between(152, 199), 0, "{fires:?}");
+    assert!(between(199, 252) >= 5, "{fires:?}");
+    assert_eq!(between(252, 400), 0, "{fires:?}");
 }

@@ -121,11 +121,13 @@ impl JobSpec {
                     schedule_error,
                 ));
             }
-            if matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
-                errors.push(not_yet(
-                    "schedule.after_finish",
-                    "use `every` with `overlap: skip`",
-                ));
+            if matches!(schedule.kind(), ScheduleKind::AfterFinish(_))
+                && !self.schedule.exclude.is_empty()
+            {
+                errors.push(
+                    SpecError::new("schedule.exclude", "`after_finish` has no dates to exclude")
+                        .hint("use `every` or `cron` with `overlap: skip`"),
+                );
             }
         }
         self.check_run(&mut errors);
@@ -273,6 +275,17 @@ impl JobSpec {
         }
         if self.history.keep_for.ms() < 60_000 {
             errors.push(SpecError::new("history.keep_for", "must be at least 1m"));
+        }
+        if let Some(delay) = self.schedule.after_finish
+            && self.history.keep_for.ms() <= delay.ms()
+        {
+            errors.push(
+                SpecError::new(
+                    "history.keep_for",
+                    "not longer than `schedule.after_finish`, which counts from the end of the last run",
+                )
+                .hint("keep the records for longer"),
+            );
         }
         if self.unclaimed_after.ms() < 1_000 {
             errors.push(SpecError::new("unclaimed_after", "must be at least 1s"));
