@@ -126,7 +126,7 @@ impl Control {
             return Ok(None);
         };
         let end = chain_end(&self.store, &self.keys, partition, &job.id, &record).await?;
-        Ok(end.and_then(|since_ms| due_ms(schedule, &record, since_ms)))
+        Ok(end.and_then(|since_ms| due_ms(job, &record, since_ms)))
     }
 
     /// Jobs in the order of their ids, behind `cursor` (the id of the last one seen).

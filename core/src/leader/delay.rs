@@ -18,7 +18,7 @@ use crate::job::{Definition, Job};
 use crate::keys::{AttemptKey, Keys, partition_of};
 use crate::recipe::retry::Store;
 use crate::recipe::view::ViewEvent;
-use crate::schedule::{Schedule, ScheduleKind};
+use crate::schedule::ScheduleKind;
 
 use super::LeaderContext;
 use super::authority::{Authority, Ruling};
@@ -182,7 +182,7 @@ async fn look(
     let Some(since_ms) = chain_end(&context.store, keys, partition, id, record).await? else {
         return Ok(Look::Wait(Due::AfterRun));
     };
-    let Some(due_ms) = due_ms(&definition.schedule, record, since_ms) else {
+    let Some(due_ms) = due_ms(&job, record, since_ms) else {
         // Its time is over, unless somebody changes it: then it is looked at again.
         return Ok(Look::Wait(Due::At(i64::MAX)));
     };
@@ -234,16 +234,20 @@ pub async fn chain_end(
     Ok(Some(ended.max().unwrap_or(record.since_ms)))
 }
 
-/// When the next run is due: at once for the first one; never behind the schedule's `end`.
+/// When the next run is due: at once for the first one, not before the job was last changed or let
+/// go, never behind the schedule's `end`.
 #[must_use]
-pub fn due_ms(schedule: &Schedule, record: &DelayRecord, since_ms: i64) -> Option<i64> {
+pub fn due_ms(job: &Job, record: &DelayRecord, since_ms: i64) -> Option<i64> {
+    let schedule = &job.definition()?.schedule;
     let ScheduleKind::AfterFinish(delay) = schedule.kind() else {
         return None;
     };
     let (start_ms, end_ms) = schedule.bounds();
     let rest_ms = record.run.as_ref().map_or(0, |_| delay.ms_i64());
+    let changed_ms = job.record.segments.last().map(|segment| segment.from_ms);
     let due_ms = since_ms
         .saturating_add(rest_ms)
+        .max(changed_ms.unwrap_or(i64::MIN))
         .max(start_ms.unwrap_or(i64::MIN));
     (end_ms.is_none_or(|end_ms| due_ms <= end_ms)).then_some(due_ms)
 }
