@@ -18,6 +18,9 @@
 //!              slot/{pp}/{job}/{i}               held by an execution of a job with limited concurrency
 //!              cancel/{run}                      a wish to end the run
 //!              idem/{run}                        a trigger's key was used, whatever became of the run
+//!              after/{job}/{follower}            the follower runs after each success of the job
+//!              todo/{run}                        a success whose followers are still to be run
+//!              delay/{job}                       the last run of a job that runs some time after it
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -397,6 +400,61 @@ impl Keys {
         Span::prefix(self.key(format_args!("idem/")))
     }
 
+    /// That `follower` runs after each success of `job`.
+    #[must_use]
+    pub fn follower(&self, job: &str, follower: &str) -> Key {
+        self.key(format_args!("after/{job}/{follower}"))
+    }
+
+    /// All that run after each success of `job`.
+    #[must_use]
+    pub fn followers_of(&self, job: &str) -> Span {
+        Span::prefix(self.key(format_args!("after/{job}/")))
+    }
+
+    /// The job and the follower that a key under `after/` names.
+    #[must_use]
+    pub fn parse_follower(&self, key: &[u8]) -> Option<(String, String)> {
+        let (job, follower) = self.rest(key, "after/")?.split_once('/')?;
+        Some((job.to_owned(), follower.to_owned()))
+    }
+
+    /// A success whose followers are still to be run.
+    #[must_use]
+    pub fn todo(&self, run: &str) -> Key {
+        self.key(format_args!("todo/{run}"))
+    }
+
+    /// All successes whose followers are still to be run.
+    #[must_use]
+    pub fn todos(&self) -> Span {
+        Span::prefix(self.key(format_args!("todo/")))
+    }
+
+    /// The run that a key under `todo/` names.
+    #[must_use]
+    pub fn parse_todo(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "todo/").map(str::to_owned)
+    }
+
+    /// The last run of a job that runs again some time after it.
+    #[must_use]
+    pub fn delay(&self, job: &str) -> Key {
+        self.key(format_args!("delay/{job}"))
+    }
+
+    /// The last runs of all jobs that run again some time after them.
+    #[must_use]
+    pub fn delays(&self) -> Span {
+        Span::prefix(self.key(format_args!("delay/")))
+    }
+
+    /// The job that a key under `delay/` names.
+    #[must_use]
+    pub fn parse_delay(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "delay/").map(str::to_owned)
+    }
+
     /// All wishes to end a run.
     #[must_use]
     pub fn cancels(&self) -> Span {
@@ -484,6 +542,13 @@ mod tests {
             Some(("n".into(), "i".into()))
         );
         assert_eq!(keys.parse_drain(&keys.drain("n")), Some("n".into()));
+        assert_eq!(
+            keys.parse_follower(&keys.follower("a", "b")),
+            Some(("a".into(), "b".into()))
+        );
+        assert!(!keys.followers_of("a").contains(&keys.follower("a.b", "c")));
+        assert_eq!(keys.parse_todo(&keys.todo("x@1")), Some("x@1".into()));
+        assert_eq!(keys.parse_delay(&keys.delay("x")), Some("x".into()));
         assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
         assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));
         assert_eq!(keys.parse_clock(&keys.clock("n")), Some("n".into()));

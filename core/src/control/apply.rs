@@ -70,6 +70,7 @@ impl Control {
         progress: Progress<'_>,
     ) -> Result<ApplyReport, ControlError> {
         check(specs, self.now_ms())?;
+        self.check_after(specs, prune).await?;
         let specs: Vec<JobSpec> = specs
             .iter()
             .map(|spec| spec.clone().with_dialect_decided())
@@ -146,8 +147,7 @@ impl Control {
                     let number = partition.heads.partition;
                     let heads = read::heads(&self.store, &self.keys, number).await?;
                     if heads.changes_revision == partition.heads.changes_revision {
-                        // Only the cursor moved: no job changed.
-                        partition.heads = heads;
+                        partition.moved_on(&self.store, &self.keys, heads).await?;
                     } else {
                         *partition = Partition::load(&self.store, &self.keys, number).await?;
                     }

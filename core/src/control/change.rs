@@ -3,10 +3,10 @@
 //! Every change requires the job, the partition's `changes` and the cursor as they were read, and
 //! rewrites `changes`: two changes never meet, and none slips between a plan and its commit.
 
-use crate::backend::{Op, Requirement, Revision, Txn, Write};
+use crate::backend::{Entry, Op, Requirement, Revision, Txn, Write};
 use crate::job::record::{
-    ChangesRecord, CursorRecord, GoneRecord, JobRecord, Paused, Position, RunRecord, Segment,
-    SeqRecord, encode,
+    ChangesRecord, CursorRecord, DelayRecord, GoneRecord, JobRecord, Paused, Position, RunRecord,
+    Segment, SeqRecord, encode,
 };
 use crate::job::run::{RunState, SkipReason};
 use crate::job::spec::{JobSpec, SpecError, schedule_error};
@@ -35,6 +35,8 @@ pub struct Current {
     pub last_generation: u64,
     /// What is remembered of an earlier life.
     pub gone: Option<(GoneRecord, Revision)>,
+    /// The last run of the chain, if the job runs some time after its last run.
+    pub delay: Option<Entry>,
 }
 
 /// The partition as it was read.
@@ -179,6 +181,7 @@ pub fn put(
     // A new definition must have something ahead of it; an old one may have had its time.
     Schedule::check(&spec.schedule, now_ms, &Calendars::default())
         .map_err(|error| invalid(id, vec![schedule_error(&error)]))?;
+    let schedule_kind = schedule.kind();
     let segment = Segment {
         from_ms,
         generation,
@@ -205,7 +208,7 @@ pub fn put(
         ..Change::default()
     };
     let mut immediate = None;
-    if let ScheduleKind::At(at_ms) = schedule.kind()
+    if let ScheduleKind::At(at_ms) = schedule_kind
         && spec.enabled
         && !next.at_seen_ms.contains(&at_ms)
     {
@@ -284,12 +287,73 @@ pub fn put(
             otherwise: vec![],
         });
     }
+    let runs_again = matches!(schedule_kind, ScheduleKind::AfterFinish(_));
+    delay(
+        &mut change,
+        keys,
+        id,
+        current.delay.as_ref(),
+        runs_again,
+        now_ms,
+    );
+    let before = old.and_then(Job::definition).map(|d| &d.spec.after[..]);
+    follow(
+        &mut change,
+        keys,
+        id,
+        before.unwrap_or_default(),
+        &spec.after,
+    );
     let outcome = if current.modified.is_some() {
         PutOutcome::Updated
     } else {
         PutOutcome::Created
     };
     Ok((outcome, Some(change)))
+}
+
+/// Writes down which jobs this one runs after: the transaction of a success looks there. What an
+/// unreadable definition left there is found out by the leader, which asks the definition in force.
+fn follow(change: &mut Change, keys: &Keys, id: &str, before: &[String], after: &[String]) {
+    for job in before.iter().filter(|job| !after.contains(job)) {
+        let key = keys.follower(job, id);
+        change.ops.push(Write::delete(key).into());
+    }
+    for job in after.iter().filter(|job| !before.contains(job)) {
+        let key = keys.follower(job, id);
+        change
+            .ops
+            .push(Write::put(key, encode(&serde_json::json!({}))).into());
+    }
+}
+
+/// Begins the chain of a job that runs some time after its last run, ends it, or makes the leader
+/// look at it again.
+fn delay(
+    change: &mut Change,
+    keys: &Keys,
+    id: &str,
+    stands: Option<&Entry>,
+    runs_again: bool,
+    now_ms: i64,
+) {
+    let key = keys.delay(id);
+    let Some(entry) = stands else {
+        if runs_again {
+            let first = DelayRecord::starting(now_ms);
+            change.require.push(Requirement::Absent(key.clone()));
+            change.ops.push(Write::put(key, encode(&first)).into());
+        }
+        return;
+    };
+    change
+        .require
+        .push(Requirement::Modified(key.clone(), entry.modified));
+    change.ops.push(if runs_again {
+        Write::put(key, entry.value.clone()).into()
+    } else {
+        Write::delete(key).into()
+    });
 }
 
 /// `job~a-CHANGE@INSTANT`: the run that a change makes, outside the cursor, of an instant that has
@@ -423,6 +487,10 @@ pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
     change
         .ops
         .push(Write::put(keys.gone(partition, &job.id), encode(&gone)).into());
+    // The leader's next run requires what is deleted here.
+    change.ops.push(Write::delete(keys.delay(&job.id)).into());
+    let after = job.definition().map(|d| &d.spec.after[..]);
+    follow(&mut change, keys, &job.id, after.unwrap_or_default(), &[]);
     change.touched = (job.id.to_string(), None);
     change
 }

@@ -2,8 +2,10 @@
 
 use crate::backend::TxnOutcome;
 use crate::job::Job;
+use crate::job::record::{DelayRecord, decode};
 use crate::job::spec::JobSpec;
-use crate::schedule::Calendars;
+use crate::leader::delay::{chain_end, due_ms};
+use crate::schedule::{Calendars, ScheduleKind};
 
 use super::change::{self, Change, Current, Heads};
 use super::objects::job_object;
@@ -26,6 +28,7 @@ impl Control {
             .map_err(|findings| {
                 ControlError::Invalid(findings.into_iter().map(|f| (spec.id.clone(), f)).collect())
             })?;
+        self.check_after(std::slice::from_ref(&spec), false).await?;
         let spec = spec.with_dialect_decided();
         let outcome = self
             .change(&spec.id, |heads, current, now_ms| {
@@ -98,12 +101,32 @@ impl Control {
     async fn describe(&self, partition: u16, job: &Job) -> Result<JobObject, ControlError> {
         let span = self.keys.runs_of(partition, &job.id);
         let (active, _) = self.store.list(&span, None).await?;
-        job_object(job, active.len(), self.now_ms()).ok_or_else(|| {
+        let next_ms = self.next_in_chain(partition, job).await?;
+        job_object(job, active.len(), next_ms, self.now_ms()).ok_or_else(|| {
             ControlError::Conflict(format!(
                 "the definition of job `{}` cannot be read by this version; apply it again",
                 job.id
             ))
         })
+    }
+
+    /// When a job that runs some time after its last run is due next, while it waits for that.
+    async fn next_in_chain(&self, partition: u16, job: &Job) -> Result<Option<i64>, ControlError> {
+        let schedule = job.definition().map(|definition| &definition.schedule);
+        let Some(schedule) = schedule.filter(|_| job.record.paused.is_none()) else {
+            return Ok(None);
+        };
+        if !matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
+            return Ok(None);
+        }
+        let Some(entry) = self.store.get(&self.keys.delay(&job.id)).await? else {
+            return Ok(None);
+        };
+        let Ok(record) = decode::<DelayRecord>(&entry.value) else {
+            return Ok(None);
+        };
+        let end = chain_end(&self.store, &self.keys, partition, &job.id, &record).await?;
+        Ok(end.and_then(|since_ms| due_ms(job, &record, since_ms)))
     }
 
     /// Jobs in the order of their ids, behind `cursor` (the id of the last one seen).
@@ -155,8 +178,16 @@ impl Control {
     /// Deletes the job. Runs that exist go on; no run is created afterwards.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] when it does not stand at `if_match`.
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] when it does not stand at `if_match`,
+    /// and while other jobs run after it.
     pub async fn delete_job(&self, id: &str, if_match: Option<u64>) -> Result<(), ControlError> {
+        let followers = self.followers(id).await?;
+        if !followers.is_empty() {
+            return Err(ControlError::Conflict(format!(
+                "job `{id}` is named under `after` of {}: change or delete these first",
+                followers.join(", ")
+            )));
+        }
         self.change_existing(id, |heads, job, now_ms| {
             if if_match.is_some_and(|revision| revision != job.modified.0) {
                 return Err(ControlError::Conflict(format!(

@@ -8,6 +8,7 @@ mod apply;
 pub mod change;
 mod clock;
 mod drain;
+mod graph;
 mod jobs;
 mod objects;
 mod read;

@@ -8,20 +8,28 @@ use crate::time::rfc3339_ms;
 
 use super::types::{JobObject, JobState, PausedObject, RunObject};
 
-/// `None` when the definition in force cannot be decoded.
-pub(super) fn job_object(job: &Job, active_runs: usize, now_ms: i64) -> Option<JobObject> {
+/// `None` when the definition in force cannot be decoded. `chain_ms`: when a job that runs some time
+/// after its last run is due.
+pub(super) fn job_object(
+    job: &Job,
+    active_runs: usize,
+    chain_ms: Option<i64>,
+    now_ms: i64,
+) -> Option<JobObject> {
     let definition = job.definition()?;
     let record = &job.record;
     let schedule = &definition.schedule;
     let behind_now = crate::job::record::Position::end_of(now_ms);
-    let next_ms = first_undecided(job, &behind_now).filter(|_| record.paused.is_none());
+    let next_ms = first_undecided(job, &behind_now)
+        .filter(|_| record.paused.is_none())
+        .or(chain_ms.filter(|_| definition.spec.enabled));
     let state = if record.paused.is_some() {
         JobState::Paused
     } else if !definition.spec.enabled {
         JobState::Disabled
     } else if schedule.kind() == ScheduleKind::OnDemand {
         JobState::OnDemand
-    } else if next_ms.is_none() {
+    } else if next_ms.is_none() && schedule.is_on_the_time_line() {
         JobState::Exhausted
     } else {
         JobState::Active
@@ -77,5 +85,6 @@ pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> Run
         stands_from: record.stands_from_ms.map(rfc3339_ms),
         trace_id: record.trace_id(),
         late_result,
+        triggered_by: record.cause.as_ref().map(|cause| cause.run.clone()),
     }
 }

@@ -65,6 +65,7 @@ pub(super) async fn current(
             .max()
             .unwrap_or(0),
         gone: gone.and_then(|entry| Some((decode(&entry.value).ok()?, entry.modified))),
+        delay: store.get(&keys.delay(id)).await?,
     })
 }
 
@@ -113,6 +114,7 @@ pub(super) struct Partition {
     jobs: BTreeMap<String, Entry>,
     defs: BTreeMap<(String, u64), Vec<u8>>,
     gone: BTreeMap<String, Entry>,
+    delays: BTreeMap<String, Entry>,
 }
 
 impl Partition {
@@ -138,12 +140,26 @@ impl Partition {
                         jobs,
                         defs,
                         gone,
+                        delays: delays(store, keys).await?,
                     });
                 }
                 Err(ControlError::Store(BackendError::Compacted { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// After a conflict although no job has changed: the cursor, or the chain of a job that runs
+    /// some time after its last run, has moved.
+    pub(super) async fn moved_on(
+        &mut self,
+        store: &Store,
+        keys: &Keys,
+        heads: Heads,
+    ) -> Result<(), ControlError> {
+        self.heads = heads;
+        self.delays = delays(store, keys).await?;
+        Ok(())
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
@@ -177,8 +193,17 @@ impl Partition {
                 .gone
                 .get(id)
                 .and_then(|e| Some((decode::<GoneRecord>(&e.value).ok()?, e.modified))),
+            delay: self.delays.get(id).cloned(),
         }
     }
+}
+
+async fn delays(store: &Store, keys: &Keys) -> Result<BTreeMap<String, Entry>, ControlError> {
+    let (delays, _) = store.list(&keys.delays(), None).await?;
+    let delays = delays.into_iter();
+    Ok(delays
+        .filter_map(|entry| Some((keys.parse_delay(&entry.key)?, entry)))
+        .collect())
 }
 
 type Rest = (BTreeMap<(String, u64), Vec<u8>>, BTreeMap<String, Entry>);

@@ -55,6 +55,9 @@ pub struct RunObject {
     pub trace_id: String,
     /// A result that arrived after the run had been decided otherwise.
     pub late_result: Option<String>,
+    /// The run whose success this run follows (`after`).
+    #[serde(default)]
+    pub triggered_by: Option<String>,
 }
 
 /// Where a run came from.

@@ -7,7 +7,7 @@ use crate::backend::{Entry, Op, Requirement, Revision, Txn, Write};
 use crate::handler::{Execution, FencingToken};
 use crate::keys::{AttemptKey, Keys};
 
-use super::record::{RunRecord, SlotRecord, decode, encode};
+use super::record::{RunRecord, SlotRecord, TodoRecord, decode, encode};
 use super::run::{
     Ending, FailReason, IllegalTransition, Owner, Phase, RunEvent, RunState, transition,
 };
@@ -204,6 +204,7 @@ pub struct End<'a> {
 
 /// Ends an attempt: its record moves from `run/` to `done/`, and a retry, if the policy has one,
 /// is created in the same transaction (unless somebody wants the run ended, or the job is gone).
+/// A success leaves a note for the leader when other jobs run after it.
 ///
 /// # Errors
 /// [`IllegalTransition`] when the diagram has no such edge.
@@ -268,6 +269,19 @@ pub fn end(
             });
         }
         None => txn = txn.delete(cancel),
+    }
+    if record.state == RunState::Success {
+        // Whoever wants to run after this is known to the transaction alone.
+        let todo = TodoRecord {
+            job: record.job.clone(),
+            hops: record.cause.as_ref().map_or(0, |cause| cause.hops),
+            done: Vec::new(),
+        };
+        txn = txn.op(Op::Choose {
+            require: vec![Requirement::Empty(keys.followers_of(&record.job))],
+            then: vec![],
+            otherwise: vec![Write::put(keys.todo(&record.run), encode(&todo))],
+        });
     }
     Ok(txn)
 }

@@ -334,6 +334,53 @@ pub struct SlotRecord {
     pub attempt: u32,
 }
 
+/// A success whose followers are still to be run: made by the transaction that ends the run, done by
+/// the leader, one follower a transaction, and deleted with the last one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TodoRecord {
+    /// The job that succeeded.
+    pub job: String,
+    /// How many successes led to this one, each the cause of the next.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub hops: u32,
+    /// The followers that are done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
+}
+
+/// How far a job has come that runs again some time after its last run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelayRecord {
+    /// Counts its runs.
+    pub number: u64,
+    /// The last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// When that was made, or the job, if it has not run yet; in Unix milliseconds.
+    pub since_ms: i64,
+}
+
+impl DelayRecord {
+    /// Not run yet.
+    #[must_use]
+    pub fn starting(since_ms: i64) -> Self {
+        Self {
+            number: 0,
+            run: None,
+            since_ms,
+        }
+    }
+}
+
+/// What made a chained run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The run that succeeded.
+    pub run: String,
+    /// How many successes led to this run, each the cause of the next; at least 1.
+    pub hops: u32,
+}
+
 /// An attempt (under `run/` until it ends, then under `done/`), or a skip record (`done/` only).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -426,6 +473,9 @@ pub struct RunRecord {
     /// Given with the trigger instead of the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<serde_json::Value>,
+    /// The success that this run follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// Tells copies of one write from another's write.
     #[serde(default)]
     pub nonce: u64,

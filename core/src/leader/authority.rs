@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{BackendResult, BatchOutcome, Revision, Txn, TxnOutcome};
+use crate::backend::{BackendError, BackendResult, BatchOutcome, Revision, Txn, TxnOutcome};
 use crate::recipe::retry::Store;
 use crate::recipe::session::Session;
 
@@ -58,5 +58,29 @@ impl Authority {
                 BatchOutcome::GuardFailed { .. } => Ruling::Deposed,
             },
         )
+    }
+
+    /// Commits transactions that do not depend on each other, together if they fit into a request.
+    /// One that no store takes is left out and named in the log. Whether this still leads.
+    ///
+    /// # Errors
+    /// Only kinds that repeating cannot help.
+    pub async fn commit_each(&self, txns: &[Txn]) -> BackendResult<bool> {
+        match self.commit(txns).await {
+            Ok(Ruling::Judged(..)) => Ok(true),
+            Ok(Ruling::Untrusted | Ruling::Deposed) => Ok(false),
+            Err(BackendError::Rejected(why)) => match txns {
+                [] | [_] => {
+                    tracing::error!(why, "the store refuses this request; left undone");
+                    Ok(true)
+                }
+                several => {
+                    let (left, right) = several.split_at(several.len() / 2);
+                    Ok(Box::pin(self.commit_each(left)).await?
+                        && Box::pin(self.commit_each(right)).await?)
+                }
+            },
+            Err(error) => Err(error),
+        }
     }
 }

@@ -403,6 +403,7 @@ pub fn pending(
         stands_for: 1,
         stands_from_ms: None,
         payload: None,
+        cause: None,
         nonce: 0,
     }
 }

@@ -3,6 +3,8 @@
 //! * A run whose owner's session is gone is taken back (LOCKED) or ended (RUNNING).
 //! * A run that nobody claims, or that outlives its time and all grace, is ended.
 //! * A run that somebody wants ended before a worker has it is ended.
+//! * Jobs that run after a success are run ([`super::chain`]), and those that run again some time
+//!   after their last run ([`super::delay`]).
 //! * History beyond its bounds is pruned ([`super::retain`]).
 //!
 //! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
@@ -27,7 +29,9 @@ use crate::recipe::view::{View, ViewEvent, forward};
 
 use super::LeaderContext;
 use super::authority::{Authority, Ruling};
+use super::chain::Chain;
 use super::crowd::Crowd;
+use super::delay::Delays;
 use super::retain::Retention;
 
 /// So many records of a job were added to its history.
@@ -47,6 +51,8 @@ enum Input {
     Runs(ViewEvent),
     Nodes(ViewEvent),
     Cancels(ViewEvent),
+    Todos(ViewEvent),
+    Delays(ViewEvent),
     History(Notice),
 }
 
@@ -61,6 +67,8 @@ struct Keeper {
     /// Since when an owner's session is gone, by the monotonic clock.
     absent_since: BTreeMap<Owner, u64>,
     cancels: BTreeSet<String>,
+    chain: Chain,
+    delays: Delays,
     retention: Retention,
     crowd: Crowd,
 }
@@ -72,6 +80,8 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
     let _nodes = forward(view(context.keys.nodes()), inputs.clone(), Input::Nodes);
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    let _todos = forward(view(context.keys.todos()), inputs.clone(), Input::Todos);
+    let _delays = forward(view(context.keys.delays()), inputs.clone(), Input::Delays);
     let _history = context
         .store
         .env()
@@ -90,6 +100,8 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         nodes_known: false,
         absent_since: BTreeMap::new(),
         cancels: BTreeSet::new(),
+        chain: Chain::default(),
+        delays: Delays::default(),
     };
     let mut tick_at = env.monotonic_ms();
     loop {
@@ -174,6 +186,8 @@ impl Keeper {
                     };
                 }
             }
+            Input::Todos(event) => self.chain.take(&self.context.keys, event),
+            Input::Delays(event) => self.delays.take(&self.context, event),
             Input::History(notice) => {
                 self.retention
                     .note(notice.partition, &notice.job, notice.records);
@@ -245,6 +259,11 @@ impl Keeper {
         self.recover().await?;
         self.end_overdue().await?;
         self.end_cancelled().await?;
+        self.chain.tick(&self.context, &self.authority).await?;
+        let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
+        self.delays
+            .tick(&self.context, &self.authority, &alive)
+            .await?;
         self.retention.tick(&self.context, &self.authority).await
     }
 

@@ -6,7 +6,9 @@
 //! running work belongs to the workers.
 
 pub mod authority;
+pub mod chain;
 pub mod crowd;
+pub mod delay;
 pub mod fire;
 pub mod keeper;
 pub mod outlook;

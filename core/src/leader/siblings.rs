@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 
-use crate::backend::{BackendResult, Entry, PageLimit, Requirement, Txn};
+use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Txn, Write};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{SeqRecord, decode, encode};
-use crate::job::run::{FailReason, RunEvent, RunState};
+use crate::job::record::{RunRecord, SeqRecord, decode, encode};
+use crate::job::run::{FailReason, RunEvent, RunState, SkipReason};
 use crate::job::spec::{JobSpec, MAX_SIBLINGS, Overlap};
-use crate::keys::Keys;
+use crate::keys::{AttemptKey, Keys};
 use crate::plan::Decision;
 use crate::recipe::retry::Store;
 
@@ -155,6 +155,33 @@ impl Siblings {
         })
     }
 
+    /// Adds to `txn` the creation of a run outside the cursor, or the record that says why there is
+    /// none, as the job's policy wants it.
+    #[must_use]
+    pub fn create(
+        &self,
+        keys: &Keys,
+        spec: &JobSpec,
+        key: &AttemptKey,
+        record: &RunRecord,
+        txn: Txn,
+    ) -> Txn {
+        let now_ms = record.created_ms;
+        let txn = self.consume(txn);
+        let run = Write::put(keys.run(key), encode(record));
+        let skip = || skipped(keys, key, record, SkipReason::Overlap);
+        match (spec.overlap, self.full(spec)) {
+            (Overlap::Skip, _) => txn.op(Op::Choose {
+                require: vec![Requirement::Empty(keys.runs_of(key.partition, &key.job))],
+                then: vec![run],
+                otherwise: vec![skip()],
+            }),
+            (Overlap::Queue, Some(full)) => Self::prove_full(full, txn).op(skip()),
+            (Overlap::Replace, _) => self.replace(keys, txn.op(run), &key.run, now_ms),
+            (Overlap::Allow | Overlap::Queue, _) => txn.op(run),
+        }
+    }
+
     /// Tells all of them to go, for the run `by`: what waits ends here, what a worker has is
     /// cancelled. At most [`MAX_SIBLINGS`] of them, those that execute first: more there are only
     /// when an edit has just brought this policy to a job with many unfinished runs.
@@ -190,6 +217,23 @@ impl Siblings {
             }
         })
     }
+}
+
+/// The record that says why a run is not made.
+#[must_use]
+pub fn skipped(keys: &Keys, key: &AttemptKey, run: &RunRecord, reason: SkipReason) -> Write {
+    let record = RunRecord {
+        attempt: 0,
+        state: RunState::Skipped,
+        skipped: Some(reason),
+        ended_ms: Some(run.created_ms),
+        ..run.clone()
+    };
+    let key = AttemptKey {
+        attempt: 0,
+        ..key.clone()
+    };
+    Write::put(keys.done(&key), encode(&record))
 }
 
 /// The end of an attempt that nobody has claimed.

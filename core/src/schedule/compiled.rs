@@ -69,6 +69,17 @@ impl Schedule {
         &self.0.zone
     }
 
+    /// No run before the first and after the second of these, in Unix milliseconds.
+    #[must_use]
+    pub fn bounds(&self) -> (Option<i64>, Option<i64>) {
+        let rare = self.0.rare.as_deref();
+        let ms = |seconds: i64| seconds.saturating_mul(1_000);
+        (
+            rare.and_then(|rare| rare.start).map(ms),
+            rare.and_then(|rare| rare.end).map(ms),
+        )
+    }
+
     /// Its rules for changes of the clock.
     pub(crate) fn dst(&self) -> DstRules {
         match &self.0.timing {

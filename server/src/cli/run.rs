@@ -171,6 +171,7 @@ fn describe(output: &Output, run: &RunObject, attempts: &[RunObject]) -> String 
             run.exit_code.map(|c| c.to_string()).unwrap_or_default(),
         ),
         ("Stands for", stands_for),
+        ("Triggered by", text(&run.triggered_by)),
         ("Late result", text(&run.late_result)),
         ("Trace", run.trace_id.clone()),
         ("Output", tail),

@@ -63,7 +63,9 @@ pub(super) fn decisions(history: &History<'_>) -> BTreeMap<(String, u64), Vec<De
         let record = &after.record;
         let is_skip = done && record.state == RunState::Skipped;
         let is_run = !done && step.key.attempt == 1;
-        if record.kind != RunKind::Scheduled || !(is_skip || is_run) {
+        // A chain of `after_finish` has no instants that an oracle could know: see `delay`.
+        let of_chain = record.run.contains("~f-");
+        if record.kind != RunKind::Scheduled || of_chain || !(is_skip || is_run) {
             continue;
         }
         let uid = if record.job_uid == 0 {

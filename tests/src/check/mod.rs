@@ -4,7 +4,9 @@
 //! wrote itself. When jobs should fire is said by an oracle that shares no code with the product.
 
 pub mod authority;
+pub mod chain;
 pub mod changes;
+pub mod delay;
 pub mod effects;
 pub mod exactly_once;
 pub mod history;
@@ -32,6 +34,8 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     let mut violations = exactly_once::check(history);
     violations.extend(policy::check(history));
     violations.extend(changes::check(history));
+    violations.extend(chain::check(history));
+    violations.extend(delay::check(history));
     violations.extend(states::check(history));
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));

@@ -1,7 +1,8 @@
 //! The checkers on a small right history, and on the same history with one thing wrong.
 
 use punctual::backend::Event;
-use punctual::job::record::{CursorRecord, Position, RunRecord, decode, encode};
+use punctual::duration::Millis;
+use punctual::job::record::{CursorRecord, JobRecord, Paused, Position, RunRecord, decode, encode};
 use punctual::job::run::RunState;
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
@@ -24,6 +25,13 @@ fn right() -> Observed {
 
 /// One node, this job, nothing goes wrong.
 pub(super) fn calm(spec: JobSpec) -> Observed {
+    calm_with(vec![spec])
+}
+
+/// The same with these jobs.
+fn calm_with(jobs: Vec<JobSpec>) -> Observed {
+    let put = |(at, spec): (u64, JobSpec)| (1_000 * at, 0, Op::Put(Box::new(spec)));
+    let ops = (1..).zip(jobs).map(put).collect();
     let observed = simulate(&Plan {
         seed: 1,
         scenario: "calm".into(),
@@ -40,7 +48,7 @@ pub(super) fn calm(spec: JobSpec) -> Observed {
         overdue_takeover_ms: 1_000,
         times: Times::default(),
         faults: vec![],
-        ops: vec![(1_000, 0, Op::Put(Box::new(spec)))],
+        ops,
         heal_ms: 60_000,
         end_ms: 90_000,
         ablation: Ablations::default(),
@@ -336,4 +344,135 @@ fn a_window_that_is_opened_anew_is_seen() {
         }
     }
     finds(&observed, "an open window is finished as it was opened");
+}
+
+/// A job that runs after another.
+fn chained() -> Observed {
+    let mut first = JobSpec::handler("job", HANDLER).cron("*/10 * * * * *");
+    first.payload = json!({ "does": "ok", "ms": 100 });
+    let mut second = JobSpec::handler("second", HANDLER);
+    second.payload = first.payload.clone();
+    second.after = vec!["job".into()];
+    calm_with(vec![first, second])
+}
+
+/// Places in the log of the PENDING runs of the second job.
+fn seconds(observed: &Observed) -> Vec<(usize, usize)> {
+    let of_second = |(at, index): &(usize, usize)| {
+        let key = observed.log[*at].events[*index].key();
+        String::from_utf8_lossy(key).contains("second~c-")
+    };
+    let pending = puts(observed, RunState::Pending);
+    pending.into_iter().filter(of_second).collect()
+}
+
+#[test]
+fn a_success_that_nobody_follows_is_seen() {
+    let mut observed = chained();
+    let (at, index) = seconds(&observed)[2];
+    let key = observed.log[at].events[index].key().to_vec();
+    for logged in &mut observed.log {
+        logged.events.retain(|event| event.key() != key);
+    }
+    finds(&observed, "each success is followed");
+    // The same when the note is never worked off, or never made.
+    let mut observed = chained();
+    let keys = Keys::new(NAMESPACE);
+    for logged in &mut observed.log {
+        let todos = |event: &Event| keys.todos().contains(event.key());
+        logged.events.retain(|event| !todos(event));
+    }
+    finds(&observed, "each success is followed");
+}
+
+#[test]
+fn a_success_that_is_followed_twice_or_by_a_paused_job_is_seen() {
+    let mut observed = chained();
+    let found = seconds(&observed);
+    let (at, index) = found[1];
+    let mut again = observed.log[at].events[index].clone();
+    if let Event::Put(entry) = &mut again {
+        entry.key = [&entry.key[..entry.key.len() - 5], b"x/0001"].concat();
+    }
+    observed.log[found[2].0].events.push(again);
+    finds(&observed, "each success is followed once");
+
+    let mut observed = chained();
+    let keys = Keys::new(NAMESPACE);
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        if let Event::Put(entry) = event
+            && let Some((_, Some(id))) = keys.parse_job(&entry.key)
+            && id == "second"
+        {
+            let mut job: JobRecord = decode(&entry.value).unwrap();
+            job.paused = Some(Paused {
+                since_ms: 0,
+                reason: None,
+            });
+            entry.value = encode(&job);
+        }
+    }
+    finds(&observed, "a paused job is not run after another");
+}
+
+/// A job that runs again a while after its last run.
+fn again() -> Observed {
+    let mut spec = JobSpec::handler("again", HANDLER);
+    spec.schedule.after_finish = Some(Millis::from_secs(5));
+    spec.payload = json!({ "does": "ok", "ms": 100 });
+    calm(spec)
+}
+
+#[test]
+fn a_chain_that_breaks_hurries_or_forks_is_seen() {
+    let keys = Keys::new(NAMESPACE);
+    // Nothing of the chain behind its fourth run.
+    let mut observed = again();
+    let (at, _) = puts(&observed, RunState::Pending)[4];
+    for logged in &mut observed.log[at..] {
+        logged.events.retain(|event| {
+            let of_chain = keys.parse_delay(event.key()).is_some();
+            !of_chain && keys.parse_attempt(event.key()).is_none()
+        });
+    }
+    finds(&observed, "a chain never breaks");
+
+    let mut observed = again();
+    let (at, _) = puts(&observed, RunState::Pending)[3];
+    observed.log[at].at_ms -= 4_000;
+    finds(&observed, "a chain waits after the end");
+
+    let mut observed = again();
+    let found = puts(&observed, RunState::Pending);
+    let mut second = observed.log[found[2].0].events[found[2].1].clone();
+    if let Event::Put(entry) = &mut second {
+        entry.key = [&entry.key[..entry.key.len() - 5], b"x/0001"].concat();
+    }
+    observed.log[found[2].0 + 1].events.push(second);
+    finds(&observed, "one run of a chain at a time");
+
+    let mut observed = again();
+    for event in observed
+        .log
+        .iter_mut()
+        .flat_map(|logged| &mut logged.events)
+    {
+        if let Event::Put(entry) = event
+            && keys
+                .parse_job(&entry.key)
+                .is_some_and(|(_, id)| id.is_some())
+        {
+            let mut job: JobRecord = decode(&entry.value).unwrap();
+            job.paused = Some(Paused {
+                since_ms: 0,
+                reason: None,
+            });
+            entry.value = encode(&job);
+        }
+    }
+    finds(&observed, "a chain runs only while its job says so");
 }

@@ -26,6 +26,33 @@ const ZONES: &[&str] = &[
     "Africa/Cairo",
 ];
 
+/// Some run after others whose number is lower, so that none goes round in a circle; some run again
+/// after a while.
+fn after(rng: &mut Rng, spec: &mut JobSpec) {
+    if rng.permille(120) {
+        spec.schedule = ScheduleSpec {
+            after_finish: Some(Millis::from_ms(rng.range(1_000, 15_000))),
+            jitter: spec.schedule.jitter,
+            ..ScheduleSpec::default()
+        };
+        return;
+    }
+    let number: Option<u64> = spec.id.strip_prefix("job-").and_then(|n| n.parse().ok());
+    if let Some(number) = number.filter(|n| *n > 0)
+        && rng.permille(250)
+    {
+        let mut names: Vec<String> = (0..rng.range(1, 3))
+            .map(|_| format!("job-{}", rng.range(0, number)))
+            .collect();
+        names.dedup();
+        spec.after = names;
+        // A job that is not there yet is refused.
+        if rng.permille(300) {
+            spec.schedule = ScheduleSpec::default();
+        }
+    }
+}
+
 /// A change of a zone's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockChange {
@@ -112,6 +139,14 @@ impl Breadth {
                 Op::Apply(specs) => specs
                     .iter_mut()
                     .for_each(|spec| self.spec(&mut rng, spec, epoch_ms)),
+                _ => {}
+            }
+        }
+        let mut chains = self.rng.branch("after", 0);
+        for (_, _, op) in ops.iter_mut() {
+            match op {
+                Op::Put(spec) => after(&mut chains, spec),
+                Op::Apply(specs) => specs.iter_mut().for_each(|spec| after(&mut chains, spec)),
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@
     reason = "a failed check panics, that is its answer"
 )]
 
+mod chain;
 mod clocks;
 mod dst;
 mod duplicate;

@@ -43,6 +43,8 @@ impl SpecError {
 
 /// The longest job id.
 pub const MAX_ID_LEN: usize = 63;
+/// So many jobs may be named under `after`.
+pub const MAX_AFTER: usize = 16;
 /// The largest payload, as JSON text. It must fit the environment of a command.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
@@ -125,11 +127,13 @@ impl JobSpec {
                     schedule_error,
                 ));
             }
-            if matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
-                errors.push(not_yet(
-                    "schedule.after_finish",
-                    "use `every` with `overlap: skip`",
-                ));
+            if matches!(schedule.kind(), ScheduleKind::AfterFinish(_))
+                && !self.schedule.exclude.is_empty()
+            {
+                errors.push(
+                    SpecError::new("schedule.exclude", "`after_finish` has no dates to exclude")
+                        .hint("use `every` or `cron` with `overlap: skip`"),
+                );
             }
         }
         self.check_run(&mut errors);
@@ -279,9 +283,21 @@ impl JobSpec {
         if self.history.keep_for.ms() < 60_000 {
             errors.push(SpecError::new("history.keep_for", "must be at least 1m"));
         }
+        if let Some(delay) = self.schedule.after_finish
+            && self.history.keep_for.ms() <= delay.ms()
+        {
+            errors.push(
+                SpecError::new(
+                    "history.keep_for",
+                    "not longer than `schedule.after_finish`, which counts from the end of the last run",
+                )
+                .hint("keep the records for longer"),
+            );
+        }
         if self.unclaimed_after.ms() < 1_000 {
             errors.push(SpecError::new("unclaimed_after", "must be at least 1s"));
         }
+        self.check_after(errors);
         if self
             .start_deadline
             .is_some_and(|deadline| deadline.ms() == 0)
@@ -323,6 +339,32 @@ impl JobSpec {
         }
     }
 
+    fn check_after(&self, errors: &mut Vec<SpecError>) {
+        if self.after.len() > MAX_AFTER {
+            errors.push(
+                SpecError::new("after", format!("more than {MAX_AFTER} jobs"))
+                    .hint("let one job run after those, and this one after that"),
+            );
+        }
+        for (index, job) in self.after.iter().enumerate() {
+            let path = format!("after[{index}]");
+            if !is_valid_id(job) {
+                let message = format!(
+                    "`{}` is not a job id",
+                    job.chars().take(80).collect::<String>()
+                );
+                errors.push(SpecError::new(path, message));
+            } else if *job == self.id {
+                errors.push(
+                    SpecError::new(path, "a job that runs after itself never stops")
+                        .hint("use `schedule: { every: .. }` with `overlap: skip`"),
+                );
+            } else if self.after[..index].contains(job) {
+                errors.push(SpecError::new(path, format!("`{job}` is named twice")));
+            }
+        }
+    }
+
     /// Keys whose names are fixed but which this version does not have: a clear no beats a job
     /// that does something else than its file says.
     fn check_later(&self, errors: &mut Vec<SpecError>) {
@@ -333,12 +375,6 @@ impl JobSpec {
             errors.push(not_yet(
                 "broadcast",
                 "define one job with its own queue for each node",
-            ));
-        }
-        if !self.after.is_empty() {
-            errors.push(not_yet(
-                "after",
-                "trigger the second job from the first one",
             ));
         }
         if !self.notify.is_empty() {

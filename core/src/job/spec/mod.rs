@@ -11,8 +11,8 @@ mod check;
 
 pub(crate) use check::schedule_error;
 pub use check::{
-    MAX_CONCURRENCY, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, MAX_SIBLINGS, SpecError,
-    depth, is_valid_id, payload_finding,
+    MAX_AFTER, MAX_CONCURRENCY, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, MAX_SIBLINGS,
+    SpecError, depth, is_valid_id, payload_finding,
 };
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
