@@ -154,7 +154,7 @@ impl fmt::Display for FailReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
-    /// The run before was not finished, and the job says `overlap: skip`.
+    /// The run before was not finished, and the job says `overlap: skip`; or its queue was full.
     Overlap,
     /// Missed while nobody led, and the job's `misfire` policy drops it.
     Misfire,

@@ -237,8 +237,9 @@ async fn prepare(
         let (store, keys) = (&context.store, &context.keys);
         let known = siblings::known(store, keys, partition, &planned.decisions).await?;
         let Some(known) = known else {
-            // A job of the plan is gone.
+            // A job of the plan is gone: read anew, but not again and again without a pause.
             partition.stale = true;
+            partition.rest(at_ms);
             continue;
         };
         let fire = Fire::new(keys, partition, planned, &known, now_ms);

@@ -436,6 +436,8 @@ impl Partition {
         *self = Self {
             batch,
             standing,
+            rest_until_ms: self.rest_until_ms,
+            overtaken: self.overtaken,
             ..fresh
         };
         Ok(())

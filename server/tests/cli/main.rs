@@ -7,6 +7,7 @@ mod data_dir;
 mod metrics;
 mod node;
 mod offline;
+mod overlap;
 
 use std::fs;
 use std::io::Write;
