@@ -16,7 +16,7 @@
 //!              done/{pp}/{job}/{run}/{attempt}   ended attempts and skip records
 //!              late/{pp}/{job}/{run}/{attempt}   results that came too late
 //!              cancel/{run}                      a wish to end the run
-//!              idem/{run}                        a trigger's key was used, whatever became of the run
+//!              idem/{run}                        a caller's key was used, whatever became of the run
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -359,6 +359,18 @@ impl Keys {
         self.key(format_args!("idem/{run}"))
     }
 
+    /// What remembers the runs of one backfill.
+    #[must_use]
+    pub fn idems_of(&self, backfill: &str) -> Span {
+        Span::prefix(self.key(format_args!("idem/{backfill}@")))
+    }
+
+    /// What a key under `idem/` remembers.
+    #[must_use]
+    pub fn parse_idem(&self, key: &[u8]) -> Option<String> {
+        self.rest(key, "idem/").map(str::to_owned)
+    }
+
     /// All that remembers triggers.
     #[must_use]
     pub fn idems(&self) -> Span {
@@ -438,6 +450,12 @@ mod tests {
         assert_eq!(job_of_run(&at.run), Some("a.b-c_d"));
         let of_change = "a.b-c_d~a-000000000000002a@20260812T000500Z";
         assert_eq!(job_of_run(of_change), Some("a.b-c_d"));
+        let backfilled = "a.b-c_d~b-0123456789abcdef01234567@20260812T000500Z";
+        assert_eq!(job_of_run(backfilled), Some("a.b-c_d"));
+        let idem = keys.idem(backfilled);
+        assert_eq!(keys.parse_idem(&idem), Some(backfilled.into()));
+        let span = keys.idems_of("a.b-c_d~b-0123456789abcdef01234567");
+        assert!(span.contains(&idem));
         assert_eq!(job_of_run("nothing"), None);
     }
 

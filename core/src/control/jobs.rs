@@ -1,8 +1,8 @@
 //! Operations on one job.
 
 use crate::backend::TxnOutcome;
-use crate::job::Job;
 use crate::job::spec::JobSpec;
+use crate::job::{Definition, Job};
 use crate::schedule::Calendars;
 
 use super::change::{self, Change, Current, Heads};
@@ -45,7 +45,18 @@ impl Control {
                 change::put(&self.keys, heads, current, &spec, now_ms)
             })
             .await?;
-        Ok((outcome, self.job(&spec.id).await?))
+        Ok((outcome, self.changed_job(&spec.id).await?))
+    }
+
+    /// The job as it stands after a change that was made.
+    pub(super) async fn changed_job(&self, id: &str) -> Result<JobObject, ControlError> {
+        self.job(id).await.map_err(|error| match error {
+            // Whoever hears "not found" would take the change for not made.
+            ControlError::NotFound(_) => ControlError::Conflict(format!(
+                "the change was made, and job `{id}` was deleted by somebody else right after it"
+            )),
+            error => error,
+        })
     }
 
     /// Plans a change from what stands, and commits it; plans it anew after a conflict.
@@ -72,7 +83,7 @@ impl Control {
     }
 
     /// Plans a change of a job that must exist.
-    async fn change_existing(
+    pub(super) async fn change_existing(
         &self,
         id: &str,
         plan: impl Fn(&Heads, &Job, i64) -> Result<Option<Change>, ControlError>,
@@ -167,43 +178,30 @@ impl Control {
         })
         .await
     }
-
-    /// Holds the job: no run is created until it is resumed. Once acknowledged this is final.
-    ///
-    /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Store`].
-    pub async fn pause_job(
-        &self,
-        id: &str,
-        reason: Option<String>,
-    ) -> Result<JobObject, ControlError> {
-        self.change_existing(id, |heads, job, now_ms| {
-            Ok(change::pause(
-                &self.keys,
-                heads,
-                job,
-                reason.clone(),
-                now_ms,
-            ))
-        })
-        .await?;
-        self.job(id).await
-    }
-
-    /// Lets the job fire again. Instants that passed meanwhile stay skipped.
-    ///
-    /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Store`].
-    pub async fn resume_job(&self, id: &str) -> Result<JobObject, ControlError> {
-        self.change_existing(id, |heads, job, now_ms| {
-            change::resume(&self.keys, heads, job, now_ms)
-        })
-        .await?;
-        self.job(id).await
-    }
 }
 
-fn existing<'a>(id: &str, current: &'a Current) -> Result<&'a Job, ControlError> {
+/// The definition that a run by hand follows, if the job takes any now.
+pub(super) fn ready(job: &Job, now_ms: i64) -> Result<&Definition, ControlError> {
+    let id = &job.id;
+    let definition = job.definition().ok_or_else(|| {
+        ControlError::Conflict(format!(
+            "the definition of job `{id}` cannot be read by this version; apply it again"
+        ))
+    })?;
+    if job.record.paused_at(now_ms).is_some() {
+        return Err(ControlError::Conflict(format!(
+            "job `{id}` is paused: `punctual job resume {id}` first"
+        )));
+    }
+    if !definition.spec.enabled {
+        return Err(ControlError::Conflict(format!(
+            "job `{id}` is disabled (`enabled: false` in its definition)"
+        )));
+    }
+    Ok(definition)
+}
+
+pub(super) fn existing<'a>(id: &str, current: &'a Current) -> Result<&'a Job, ControlError> {
     match (&current.job, current.modified) {
         (Some(job), _) => Ok(job),
         (None, Some(_)) => Err(ControlError::Conflict(format!(

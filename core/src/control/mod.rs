@@ -5,14 +5,19 @@
 //! as it was after an unknown outcome: it happens once or not at all.
 
 mod apply;
+pub mod backfill;
 pub mod change;
 mod drain;
+pub mod hold;
 mod jobs;
 mod objects;
+mod pause;
 mod read;
+mod retry;
 mod runs;
 mod status;
 pub mod types;
+mod why;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +30,9 @@ use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
 pub use types::{
-    ApplyReport, ControlError, DrainObject, JobObject, JobState, NodeObject, PageOf, PausedObject,
-    PutOutcome, RunFilter, RunKind, RunObject, StatusObject,
+    AllReport, ApplyReport, BackfillObject, BackfillSlot, BackfillWish, ControlError, DrainObject,
+    JobObject, JobState, NodeObject, PageOf, PauseWish, PausedObject, PutOutcome, RunFilter,
+    RunKind, RunObject, SlotHistory, SlotOutcome, StatusObject, Verdict, WhyObject,
 };
 
 /// What must be true of a job for a put to be done.
