@@ -36,6 +36,7 @@ fn job_of(id: &str, segments: Vec<Segment>, specs: Vec<JobSpec>) -> Job {
             updated_ms: 0,
             segments,
             paused: None,
+            paused_all: None,
             at_seen_ms: Vec::new(),
         },
         definitions,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use punctual::duration::Millis;
 
 use crate::cli::args::TimeStyle;
 
@@ -62,6 +63,20 @@ pub(crate) fn ms_of(time: &str) -> Option<i64> {
     time.parse::<Timestamp>().ok().map(|t| t.as_millisecond())
 }
 
+/// A time that somebody names: RFC 3339, or a duration from `now_ms` on.
+pub(crate) fn ahead(text: &str, now_ms: i64) -> Result<i64, String> {
+    if let Some(ms) = ms_of(text) {
+        return Ok(ms);
+    }
+    match text.parse::<Millis>() {
+        Ok(length) => Ok(now_ms.saturating_add(length.ms_i64())),
+        Err(_) => Err(format!(
+            "`{}` is neither a time such as 2026-12-24T18:00:00Z nor a duration such as 2h",
+            punctual_server::jobfile::shorten(text, 60)
+        )),
+    }
+}
+
 /// The wall clock. Only for display and for anchors of checks: the engine has its own.
 pub(crate) fn now_ms() -> i64 {
     Timestamp::now().as_millisecond()
@@ -108,6 +123,16 @@ mod tests {
             (400 * 86_400_000, "1y 1month"),
         ] {
             assert_eq!(span(ms), text);
+        }
+    }
+
+    #[test]
+    fn times_ahead_are_moments_or_durations() {
+        assert_eq!(ahead("1970-01-01T00:00:01Z", 7), Ok(1_000));
+        assert_eq!(ahead("1970-01-01T01:00:00+01:00", 7), Ok(0));
+        assert_eq!(ahead("1h30m", 7), Ok(5_400_007));
+        for wrong in ["", "tomorrow", "2026-12-24", "2026-12-24T18:00:00", "-5m"] {
+            assert!(ahead(wrong, 0).is_err(), "{wrong}");
         }
     }
 

@@ -94,32 +94,38 @@ pub fn next_changes(heads: &Heads, changes: &[Change]) -> ChangesRecord {
     }
 }
 
-/// When a change takes effect: never inside a window that is being decided.
-fn effective_from(now_ms: i64, cursor: &CursorRecord, record: Option<&JobRecord>) -> i64 {
+/// When a change takes effect: never inside a window that is being decided, and not before the
+/// change before it. That a hold ends by itself later is no change that has been made.
+pub(super) fn effective_from(
+    now_ms: i64,
+    cursor: &CursorRecord,
+    record: Option<&JobRecord>,
+) -> i64 {
     let last = record
-        .and_then(|record| record.segments.last())
+        .and_then(|record| record.made_segments().last())
         .map_or(i64::MIN, |segment| segment.from_ms);
     now_ms.max(cursor.window.until_ms + 1).max(last)
 }
 
-/// Appends a segment, and drops those that are decided to their ends: all of them when nothing is
-/// owed before the new one, so that a job may be edited for ever while its partition is idle.
-fn with_segment(
+/// Appends segments, and drops those that are decided to their ends: all of them when nothing is
+/// owed before the new ones, so that a job may be edited for ever while its partition is idle.
+pub(super) fn with_segments(
     job: Option<&Job>,
-    next: Segment,
+    next: Vec<Segment>,
     cursor: &CursorRecord,
 ) -> Result<Vec<Segment>, ControlError> {
-    let Some(job) = job.filter(|job| owed(job, cursor, next.from_ms).is_some()) else {
-        return Ok(vec![next]);
+    let from_ms = next.first().map_or(i64::MIN, |first| first.from_ms);
+    let Some(job) = job.filter(|job| owed(job, cursor, from_ms).is_some()) else {
+        return Ok(next);
     };
     let mut all: Vec<Segment> = job
         .record
         .segments
         .iter()
-        .filter(|segment| segment.from_ms < next.from_ms)
+        .filter(|segment| segment.from_ms < from_ms)
         .copied()
         .collect();
-    all.push(next);
+    all.extend(next);
     // A segment's last instant lies before the next one's first.
     let decided = all
         .windows(2)
@@ -132,6 +138,19 @@ fn with_segment(
         ));
     }
     Ok(all)
+}
+
+/// The segments of a definition from `from_ms` on, under the hold that keeps the job there.
+pub(super) fn segments_from(from_ms: i64, generation: u64, hold: Option<&Paused>) -> Vec<Segment> {
+    let segment = |from_ms, paused| Segment {
+        from_ms,
+        generation,
+        paused,
+    };
+    let resumes_ms = hold.and_then(|hold| hold.until_ms);
+    let mut all = vec![segment(from_ms, hold.is_some())];
+    all.extend(resumes_ms.map(|at_ms| segment(at_ms, false)));
+    all
 }
 
 fn version_after(current: &Current) -> u64 {
@@ -182,11 +201,8 @@ pub fn put(
     Schedule::check(&spec.schedule, now_ms, &Calendars::default())
         .map_err(|error| invalid(id, vec![schedule_error(&error)]))?;
     let schedule_kind = schedule.kind();
-    let segment = Segment {
-        from_ms,
-        generation,
-        paused: record.is_some_and(|record| record.paused.is_some()),
-    };
+    let hold = record.and_then(|record| record.paused_at(from_ms));
+    let standing = |paused: &Option<Paused>| paused.clone().filter(|p| p.holds(from_ms));
     // What is written must be readable again, or the job would fall silent.
     if let Err(error) = Definition::decode(&encode(spec), created_ms) {
         let unreadable = SpecError::new("", format!("this definition cannot be stored: {error}"));
@@ -197,8 +213,9 @@ pub fn put(
         generation,
         created_ms,
         updated_ms: now_ms,
-        segments: with_segment(old, segment, &heads.cursor)?,
-        paused: record.and_then(|record| record.paused.clone()),
+        segments: with_segments(old, segments_from(from_ms, generation, hold), &heads.cursor)?,
+        paused: record.and_then(|record| standing(&record.paused)),
+        paused_all: record.and_then(|record| standing(&record.paused_all)),
         at_seen_ms: record.map_or_else(Vec::new, |record| record.at_seen_ms.clone()),
     };
 
@@ -223,7 +240,7 @@ pub fn put(
         }
         next.at_seen_ms.push(at_ms);
         let decided = old.is_some_and(|job| has_instant(job, at_ms));
-        if at_ms < from_ms && !segment.paused && !decided {
+        if at_ms < from_ms && hold.is_none() && !decided {
             immediate = Some(past_at(spec, at_ms, now_ms)?);
         }
     }
@@ -400,75 +417,11 @@ fn attempt_key(partition: u16, run: &RunRecord) -> AttemptKey {
     }
 }
 
-/// Holds a job. What it still owes is skipped in the same transaction, so that nothing of it is
-/// created afterwards. `None` when it is paused already.
-#[must_use]
-pub fn pause(
-    keys: &Keys,
-    heads: &Heads,
-    job: &Job,
-    reason: Option<String>,
-    now_ms: i64,
-) -> Option<Change> {
-    if job.record.paused.is_some() {
-        return None;
-    }
-    let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
-    let mut change = hold(keys, heads, job, from_ms, SkipReason::Paused, now_ms);
-    let next = JobRecord {
-        version: job.record.version + 1,
-        updated_ms: now_ms,
-        segments: vec![Segment {
-            from_ms,
-            generation: job.record.generation,
-            paused: true,
-        }],
-        paused: Some(Paused {
-            since_ms: now_ms,
-            reason,
-        }),
-        ..job.record.clone()
-    };
-    rewrite(&mut change, keys, heads, job, &next);
-    Some(change)
-}
-
-/// Lets a job fire again, from now on. `None` when it is not paused.
-///
-/// # Errors
-/// [`ControlError::Busy`] for too many changes at once.
-pub fn resume(
-    keys: &Keys,
-    heads: &Heads,
-    job: &Job,
-    now_ms: i64,
-) -> Result<Option<Change>, ControlError> {
-    if job.record.paused.is_none() {
-        return Ok(None);
-    }
-    let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
-    let segment = Segment {
-        from_ms,
-        generation: job.record.generation,
-        paused: false,
-    };
-    let next = JobRecord {
-        version: job.record.version + 1,
-        updated_ms: now_ms,
-        segments: with_segment(Some(job), segment, &heads.cursor)?,
-        paused: None,
-        ..job.record.clone()
-    };
-    let mut change = Change::default();
-    rewrite(&mut change, keys, heads, job, &next);
-    Ok(Some(change))
-}
-
 /// Deletes a job. What it still owes is skipped in the same transaction; runs that exist go on.
 #[must_use]
 pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
     let from_ms = effective_from(now_ms, &heads.cursor, Some(&job.record));
-    let mut change = hold(keys, heads, job, from_ms, SkipReason::Deleted, now_ms);
+    let mut change = skip_owed(keys, heads, job, from_ms, SkipReason::Deleted, now_ms);
     let partition = heads.partition;
     let gone = GoneRecord {
         generation: job.record.generation,
@@ -496,7 +449,7 @@ pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
 }
 
 /// One skip record for all that the job still owes before `from_ms`.
-fn hold(
+pub(super) fn skip_owed(
     keys: &Keys,
     heads: &Heads,
     job: &Job,
@@ -535,7 +488,13 @@ fn hold(
     change
 }
 
-fn rewrite(change: &mut Change, keys: &Keys, heads: &Heads, job: &Job, next: &JobRecord) {
+pub(super) fn rewrite(
+    change: &mut Change,
+    keys: &Keys,
+    heads: &Heads,
+    job: &Job,
+    next: &JobRecord,
+) {
     let key = keys.job(heads.partition, &job.id);
     change
         .require

@@ -1,11 +1,11 @@
 //! Operations on one job.
 
 use crate::backend::TxnOutcome;
-use crate::job::Job;
 use crate::job::record::{DelayRecord, decode};
 use crate::job::spec::JobSpec;
+use crate::job::{Definition, Job};
 use crate::leader::delay::{chain_end, due_ms};
-use crate::schedule::{Calendars, ScheduleKind};
+use crate::schedule::{Calendars, Schedule, ScheduleKind};
 
 use super::change::{self, Change, Current, Heads};
 use super::objects::job_object;
@@ -48,7 +48,18 @@ impl Control {
                 change::put(&self.keys, heads, current, &spec, now_ms)
             })
             .await?;
-        Ok((outcome, self.job(&spec.id).await?))
+        Ok((outcome, self.changed_job(&spec.id).await?))
+    }
+
+    /// The job as it stands after a change that was made.
+    pub(super) async fn changed_job(&self, id: &str) -> Result<JobObject, ControlError> {
+        self.job(id).await.map_err(|error| match error {
+            // Whoever hears "not found" would take the change for not made.
+            ControlError::NotFound(_) => ControlError::Conflict(format!(
+                "the change was made, and job `{id}` was deleted by somebody else right after it"
+            )),
+            error => error,
+        })
     }
 
     /// Plans a change from what stands, and commits it; plans it anew after a conflict.
@@ -75,7 +86,7 @@ impl Control {
     }
 
     /// Plans a change of a job that must exist.
-    async fn change_existing(
+    pub(super) async fn change_existing(
         &self,
         id: &str,
         plan: impl Fn(&Heads, &Job, i64) -> Result<Option<Change>, ControlError>,
@@ -113,10 +124,8 @@ impl Control {
     /// When a job that runs some time after its last run is due next, while it waits for that.
     async fn next_in_chain(&self, partition: u16, job: &Job) -> Result<Option<i64>, ControlError> {
         let schedule = job.definition().map(|definition| &definition.schedule);
-        let Some(schedule) = schedule.filter(|_| job.record.paused.is_none()) else {
-            return Ok(None);
-        };
-        if !matches!(schedule.kind(), ScheduleKind::AfterFinish(_)) {
+        let kind = schedule.map(Schedule::kind);
+        if !matches!(kind, Some(ScheduleKind::AfterFinish(_))) {
             return Ok(None);
         }
         let Some(entry) = self.store.get(&self.keys.delay(&job.id)).await? else {
@@ -198,43 +207,30 @@ impl Control {
         })
         .await
     }
-
-    /// Holds the job: no run is created until it is resumed. Once acknowledged this is final.
-    ///
-    /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Store`].
-    pub async fn pause_job(
-        &self,
-        id: &str,
-        reason: Option<String>,
-    ) -> Result<JobObject, ControlError> {
-        self.change_existing(id, |heads, job, now_ms| {
-            Ok(change::pause(
-                &self.keys,
-                heads,
-                job,
-                reason.clone(),
-                now_ms,
-            ))
-        })
-        .await?;
-        self.job(id).await
-    }
-
-    /// Lets the job fire again. Instants that passed meanwhile stay skipped.
-    ///
-    /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Store`].
-    pub async fn resume_job(&self, id: &str) -> Result<JobObject, ControlError> {
-        self.change_existing(id, |heads, job, now_ms| {
-            change::resume(&self.keys, heads, job, now_ms)
-        })
-        .await?;
-        self.job(id).await
-    }
 }
 
-fn existing<'a>(id: &str, current: &'a Current) -> Result<&'a Job, ControlError> {
+/// The definition that a run by hand follows, if the job takes any now.
+pub(super) fn ready(job: &Job, now_ms: i64) -> Result<&Definition, ControlError> {
+    let id = &job.id;
+    let definition = job.definition().ok_or_else(|| {
+        ControlError::Conflict(format!(
+            "the definition of job `{id}` cannot be read by this version; apply it again"
+        ))
+    })?;
+    if job.record.paused_at(now_ms).is_some() {
+        return Err(ControlError::Conflict(format!(
+            "job `{id}` is paused: `punctual job resume {id}` first"
+        )));
+    }
+    if !definition.spec.enabled {
+        return Err(ControlError::Conflict(format!(
+            "job `{id}` is disabled (`enabled: false` in its definition)"
+        )));
+    }
+    Ok(definition)
+}
+
+pub(super) fn existing<'a>(id: &str, current: &'a Current) -> Result<&'a Job, ControlError> {
     match (&current.job, current.modified) {
         (Some(job), _) => Ok(job),
         (None, Some(_)) => Err(ControlError::Conflict(format!(

@@ -5,16 +5,21 @@
 //! as it was after an unknown outcome: it happens once or not at all.
 
 mod apply;
+pub mod backfill;
 pub mod change;
 mod clock;
 mod drain;
 mod graph;
+pub mod hold;
 mod jobs;
 mod objects;
+mod pause;
 mod read;
+mod retry;
 mod runs;
 mod status;
 pub mod types;
+mod why;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +32,10 @@ use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
 pub use types::{
-    ApplyReport, ClockObject, ControlError, DamagedPartition, DrainObject, JobObject, JobState,
-    NodeObject, PageOf, PausedObject, PutOutcome, RunFilter, RunKind, RunObject, StatusObject,
+    AllReport, ApplyReport, BackfillObject, BackfillSlot, BackfillWish, ClockObject, ControlError,
+    DamagedPartition, DrainObject, JobObject, JobState, NodeObject, PageOf, PauseWish,
+    PausedObject, PutOutcome, RunFilter, RunKind, RunObject, SlotHistory, SlotOutcome,
+    StatusObject, Verdict, WhyObject,
 };
 
 /// What must be true of a job for a put to be done.

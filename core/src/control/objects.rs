@@ -1,7 +1,7 @@
 //! Records as operators see them.
 
 use crate::job::Job;
-use crate::job::record::RunRecord;
+use crate::job::record::{Position, RunRecord};
 use crate::plan::first_undecided;
 use crate::schedule::ScheduleKind;
 use crate::time::rfc3339_ms;
@@ -19,11 +19,15 @@ pub(super) fn job_object(
     let definition = job.definition()?;
     let record = &job.record;
     let schedule = &definition.schedule;
-    let behind_now = crate::job::record::Position::end_of(now_ms);
-    let next_ms = first_undecided(job, &behind_now)
-        .filter(|_| record.paused.is_none())
-        .or(chain_ms.filter(|_| definition.spec.enabled));
-    let state = if record.paused.is_some() {
+    let paused = record.paused_at(now_ms);
+    let chain_ms = chain_ms.filter(|_| definition.spec.enabled);
+    let next_ms = match paused.map(|paused| paused.until_ms) {
+        None => next_after(job, now_ms).or(chain_ms),
+        Some(Some(until_ms)) => next_after(job, now_ms.max(until_ms.saturating_sub(1)))
+            .or(chain_ms.map(|chain_ms| chain_ms.max(until_ms))),
+        Some(None) => None,
+    };
+    let state = if paused.is_some() {
         JobState::Paused
     } else if !definition.spec.enabled {
         JobState::Disabled
@@ -43,9 +47,12 @@ pub(super) fn job_object(
         generation: record.generation,
         revision: job.modified.0,
         state,
-        paused: record.paused.as_ref().map(|paused| PausedObject {
+        paused: paused.map(|paused| PausedObject {
             since: rfc3339_ms(paused.since_ms),
+            until: paused.until_ms.map(rfc3339_ms),
+            by: paused.by.clone(),
             reason: paused.reason.clone(),
+            all: Some(paused) == record.paused_all.as_ref(),
         }),
         created_at: rfc3339_ms(record.created_ms),
         updated_at: rfc3339_ms(record.updated_ms),
@@ -53,6 +60,11 @@ pub(super) fn job_object(
         last_at: last_ms.map(rfc3339_ms),
         active_runs: active_runs as u64,
     })
+}
+
+/// The job's first instant after `at_ms`, as far as its definitions are known.
+pub(super) fn next_after(job: &Job, at_ms: i64) -> Option<i64> {
+    first_undecided(job, &Position::end_of(at_ms))
 }
 
 pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> RunObject {

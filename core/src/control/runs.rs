@@ -9,9 +9,10 @@ use crate::job::run::{FailReason, RunEvent, RunState};
 use crate::job::spec::{Overlap, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
-use crate::leader::siblings::{Siblings, looks};
+use crate::leader::siblings::Siblings;
 use crate::worker::report::Late;
 
+use super::jobs::ready;
 use super::objects::run_object;
 use super::types::{ControlError, PageOf, RunFilter, RunKind, RunObject};
 use super::{Control, MAX_CONFLICTS, busy, read};
@@ -34,6 +35,10 @@ impl Control {
             return Err(ControlError::Invalid(vec![(id.to_owned(), finding)]));
         }
         let partition = self.partition(id).await?;
+        let asked = payload
+            .as_ref()
+            .map_or_else(String::new, |payload| format!("={payload}"));
+        let request = fnv1a(asked.as_bytes());
         for _ in 0..MAX_CONFLICTS {
             let seq_key = self.keys.seq(partition, id);
             let seq_entry = self.store.get(&seq_key).await?;
@@ -41,32 +46,29 @@ impl Control {
             let (Some(job), Some(seq_entry)) = (&current.job, seq_entry) else {
                 return Err(ControlError::NotFound(format!("there is no job `{id}`")));
             };
-            let Some(definition) = job.definition() else {
-                return Err(ControlError::Conflict(format!(
-                    "the definition of job `{id}` cannot be read by this version; apply it again"
-                )));
-            };
             let run = manual_run(id, job.uid.0, idempotency_key);
-            if let Some(earlier) = self.attempts(partition, id, &run).await?.pop() {
+            let earlier = self.attempts(partition, id, &run).await?.pop();
+            let idem_key = self.keys.idem(&run);
+            let used = self.store.get(&idem_key).await?;
+            let used = used.map(|entry| decode::<IdemRecord>(&entry.value).ok());
+            let other = used.flatten().and_then(|used| used.request);
+            if other.is_some_and(|other| other != request) {
+                return Err(ControlError::Conflict(
+                    "this key was used already, for a run with another payload: a key stands for \
+                     one request"
+                        .into(),
+                ));
+            }
+            if let Some(earlier) = earlier {
                 return Ok(earlier);
             }
-            let idem_key = self.keys.idem(&run);
-            if self.store.get(&idem_key).await?.is_some() {
+            if used.is_some() {
                 return Err(ControlError::Conflict(format!(
                     "this key was used already: its run {run} has ended, and its record is pruned"
                 )));
             }
-            if job.record.paused.is_some() {
-                return Err(ControlError::Conflict(format!(
-                    "job `{id}` is paused: `punctual job resume {id}` first"
-                )));
-            }
-            if !definition.spec.enabled {
-                return Err(ControlError::Conflict(format!(
-                    "job `{id}` is disabled (`enabled: false` in its definition)"
-                )));
-            }
             let now_ms = self.change_ms().await?;
+            let definition = ready(job, now_ms)?;
             let generation = job.record.generation;
             let record = RunRecord {
                 run: run.clone(),
@@ -79,20 +81,16 @@ impl Control {
                 run,
                 attempt: 1,
             };
-            let siblings = if looks(&definition.spec) {
-                let (store, keys) = (&self.store, &self.keys);
-                let siblings = Siblings::behind(store, keys, partition, id, seq_entry).await?;
-                if definition.spec.overlap == Overlap::Queue
-                    && siblings.full(&definition.spec).is_some()
-                {
-                    return Err(ControlError::Conflict(format!(
-                        "the queue of job `{id}` is full: {}",
-                        siblings.names(keys)
-                    )));
-                }
-                siblings
-            } else {
-                Siblings::unread(seq_entry)
+            let (store, keys) = (&self.store, &self.keys);
+            let siblings =
+                Siblings::of(store, keys, &definition.spec, partition, seq_entry).await?;
+            if let Some(full) = siblings.refuses(keys, &definition.spec) {
+                return Err(ControlError::Conflict(full));
+            }
+            let idem = IdemRecord {
+                created_ms: now_ms,
+                attempt: None,
+                request: Some(request),
             };
             let mut txn = siblings
                 .consume(Txn::new())
@@ -102,7 +100,7 @@ impl Control {
                 ))
                 .require(Requirement::Absent(self.keys.run(&key)))
                 .put(self.keys.run(&key), encode(&record))
-                .put(idem_key, encode(&IdemRecord { created_ms: now_ms }));
+                .put(idem_key, encode(&idem));
             let alone = definition.spec.overlap == Overlap::Skip;
             if alone {
                 txn = txn.require(Requirement::Empty(self.keys.runs_of(partition, id)));
@@ -273,7 +271,7 @@ impl Control {
         Ok(attempts)
     }
 
-    async fn locate(&self, run_id: &str) -> Result<(u16, String), ControlError> {
+    pub(super) async fn locate(&self, run_id: &str) -> Result<(u16, String), ControlError> {
         let job = job_of_run(run_id).ok_or_else(|| no_run(run_id))?;
         if run_id.contains('/') {
             return Err(no_run(run_id));
@@ -357,13 +355,19 @@ impl Control {
 
 /// `job~m-HASH`: the same for the same key in the same life of the job.
 fn manual_run(job: &str, uid: u64, key: &str) -> String {
-    let seed = format!("{job}#{uid}#{key}");
-    let high = fnv1a(seed.as_bytes());
-    let low = fnv1a(format!("{high}#{seed}").as_bytes());
-    format!("{job}~m-{high:016x}{:08x}", low >> 32)
+    let hash = hash_of(&[job, &uid.to_string(), key]);
+    format!("{job}~m-{hash}")
 }
 
-fn no_run(run_id: &str) -> ControlError {
+/// 24 hex digits.
+pub(super) fn hash_of(parts: &[&str]) -> String {
+    let seed = parts.join("#");
+    let high = fnv1a(seed.as_bytes());
+    let low = fnv1a(format!("{high}#{seed}").as_bytes());
+    format!("{high:016x}{:08x}", low >> 32)
+}
+
+pub(super) fn no_run(run_id: &str) -> ControlError {
     let shown: String = run_id.chars().take(120).collect();
     ControlError::NotFound(format!(
         "there is no run `{shown}` (its record may have been pruned)"

@@ -125,9 +125,47 @@ pub enum JobState {
 pub struct PausedObject {
     /// Since when.
     pub since: String,
+    /// It ends by itself then; none: until somebody resumes the job.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// Who, as the caller said: nobody has checked it.
+    #[serde(default)]
+    pub by: Option<String>,
     /// What was said.
     #[serde(default)]
     pub reason: Option<String>,
+    /// Whether all jobs were paused at once.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// How a job is to be paused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PauseWish {
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// The first instant that fires again, in Unix milliseconds; none: until somebody resumes it.
+    pub until_ms: Option<i64>,
+    /// Who asks, for people.
+    pub by: Option<String>,
+}
+
+/// How far a change of all jobs has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllReport {
+    /// Jobs that were changed.
+    pub changed: usize,
+    /// Jobs that needed no change.
+    pub unchanged: usize,
+    /// Jobs that could not be changed, and why: those whose records this version cannot read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// Jobs that remain because the time for one request was over, or the store went away. The same
+    /// request again goes on with them.
+    pub remaining: usize,
+    /// Why they remain, if it is the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<String>,
 }
 
 /// What a put did.
@@ -153,6 +191,124 @@ pub struct ApplyReport {
     pub unchanged: usize,
     /// Jobs deleted because the file no longer has them (`--prune`).
     pub deleted: Vec<String>,
+}
+
+/// Which past instants to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackfillWish {
+    /// The first instant, in Unix milliseconds.
+    pub from_ms: i64,
+    /// The first one that is not meant.
+    pub to_ms: i64,
+    /// More are refused; none: [`DEFAULT_SLOTS`](super::backfill::DEFAULT_SLOTS).
+    pub limit: Option<usize>,
+    /// Also those that have fired already.
+    pub again: bool,
+}
+
+/// A backfill: what it is about, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillObject {
+    /// The job.
+    pub job_id: String,
+    /// The first instant.
+    pub from: String,
+    /// The first one that is not meant.
+    pub to: String,
+    /// The instants, in order.
+    pub slots: Vec<BackfillSlot>,
+}
+
+/// An instant of a backfill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillSlot {
+    /// The instant.
+    pub at: String,
+    /// The same in Unix milliseconds.
+    #[serde(skip)]
+    pub at_ms: i64,
+    /// What the job's records say of it.
+    pub history: SlotHistory,
+    /// The run and its state, or why it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<String>,
+    /// The run that this backfill makes of it.
+    pub run_id: String,
+    /// What becomes of it.
+    pub outcome: SlotOutcome,
+}
+
+/// What is recorded of an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotHistory {
+    /// A run.
+    Fired,
+    /// A skip record.
+    Skipped,
+    /// Nothing: the job was not there, had no such instant, or its records are pruned.
+    None,
+}
+
+/// What a backfill does at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotOutcome {
+    /// It would make a run.
+    Create,
+    /// It has made a run.
+    Created,
+    /// The same request has made its run before.
+    Exists,
+    /// Nothing: the instant has fired.
+    LeftOut,
+}
+
+/// What became of an instant, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhyObject {
+    /// The job.
+    pub job_id: String,
+    /// The instant.
+    pub at: String,
+    /// In a word.
+    pub verdict: Verdict,
+    /// In a sentence.
+    pub summary: String,
+    /// What that rests on.
+    pub evidence: Vec<String>,
+    /// The run, or the skip record.
+    pub run: Option<RunObject>,
+    /// The next instants from now on.
+    pub next: Vec<String>,
+}
+
+/// What became of an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// There is a run.
+    Fired,
+    /// There is a record of a decision not to run.
+    Skipped,
+    /// It lies ahead and will be skipped, because the job is paused.
+    Paused,
+    /// It lies ahead.
+    Future,
+    /// Nobody has come to it yet.
+    Undecided,
+    /// The schedule has no such instant.
+    NoMatch,
+    /// The job is disabled.
+    Disabled,
+    /// The job was made later.
+    NotCreated,
+    /// The job is deleted.
+    Deleted,
+    /// It is decided, but the record is pruned.
+    NotKept,
+    /// The job cannot be read by this version.
+    Unreadable,
 }
 
 /// Which runs to list.

@@ -128,9 +128,13 @@ pub struct JobRecord {
     pub updated_ms: i64,
     /// Which definition is in force when, oldest first, never empty.
     pub segments: Vec<Segment>,
-    /// Present while an operator holds the job.
+    /// An operator's hold on this job. One with an end stays here when that has passed, until the
+    /// next change: ask [`JobRecord::paused_at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
+    /// An operator's hold on all jobs. Apart from the one above, so that each ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_all: Option<Paused>,
     /// The values of `at` that are taken care of: their run was created by the change that brought
     /// them, or their instant lay ahead of it. Each fires once, however the job is edited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -142,9 +146,51 @@ pub struct JobRecord {
 pub struct Paused {
     /// Since when.
     pub since_ms: i64,
+    /// The first instant that is not held any more; none: until somebody resumes the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<i64>,
+    /// Who, as the caller said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// What was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+impl Paused {
+    /// Whether an instant at `at_ms` is held, if it lies behind the beginning.
+    #[must_use]
+    pub fn holds(&self, at_ms: i64) -> bool {
+        self.until_ms.is_none_or(|until_ms| at_ms < until_ms)
+    }
+}
+
+impl JobRecord {
+    /// The hold that keeps the job at `at_ms`; of two, the one that ends last.
+    #[must_use]
+    pub fn paused_at(&self, at_ms: i64) -> Option<&Paused> {
+        let all = [self.paused.as_ref(), self.paused_all.as_ref()];
+        all.into_iter()
+            .flatten()
+            .filter(|paused| paused.holds(at_ms))
+            .max_by_key(|paused| paused.until_ms.unwrap_or(i64::MAX))
+    }
+
+    /// When the job fires again by itself, if its holds have an end: the last segment begins there.
+    #[must_use]
+    pub fn resumes_ms(&self) -> Option<i64> {
+        let all = [self.paused.as_ref(), self.paused_all.as_ref()];
+        let ends = all.into_iter().flatten().map(|paused| paused.until_ms);
+        ends.reduce(|a, b| Some(a?.max(b?))).flatten()
+    }
+
+    /// The segments that changes have made, without the one that begins where a hold ends by itself.
+    pub fn made_segments(&self) -> impl Iterator<Item = &Segment> {
+        let resumes_ms = self.resumes_ms();
+        self.segments
+            .iter()
+            .filter(move |segment| segment.paused || Some(segment.from_ms) != resumes_ms)
+    }
 }
 
 /// From `from_ms` (inclusive) until the next segment, this definition is in force.
@@ -175,6 +221,12 @@ pub struct GoneRecord {
 pub struct IdemRecord {
     /// When the run was made.
     pub created_ms: i64,
+    /// The attempt that a person's retry made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// What was asked for, as a hash: the key stands for this and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u64>,
 }
 
 /// A place in a partition's stream of (instant, job). Everything up to and including it is

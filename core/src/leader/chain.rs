@@ -20,7 +20,7 @@ use crate::recipe::view::ViewEvent;
 use super::LeaderContext;
 use super::authority::Authority;
 use super::fire::pending;
-use super::siblings::{Siblings, looks, skipped};
+use super::siblings::{Siblings, skipped};
 
 /// A success that so many others led to is followed by nothing: the jobs run in a circle. (A circle
 /// is refused when it is defined; two definitions that meet can make one all the same.)
@@ -232,11 +232,7 @@ pub(super) async fn read(
         definitions: BTreeMap::from([(record.generation, definition.clone())]),
         record,
     };
-    let siblings = if looks(&definition.spec) {
-        Siblings::behind(store, keys, partition, id, seq).await?
-    } else {
-        Siblings::unread(seq)
-    };
+    let siblings = Siblings::of(store, keys, &definition.spec, partition, seq).await?;
     Ok(Stands::Job(Box::new(job), definition, siblings))
 }
 
@@ -292,7 +288,7 @@ fn step(context: &LeaderContext, run: &str, todo: &Todo, follower: &Follower, la
         };
         return siblings.consume(txn).put(keys.done(&key), encode(&ended));
     }
-    if job.record.paused.is_some() {
+    if job.record.paused_at(context.clock.now_ms()).is_some() {
         let held = skipped(keys, &key, &record, SkipReason::Paused);
         return siblings.consume(txn).op(held);
     }

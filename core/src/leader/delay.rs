@@ -172,7 +172,7 @@ async fn look(
     if !matches!(definition.schedule.kind(), ScheduleKind::AfterFinish(_)) {
         return Ok(Look::Step(txn.require(stands).delete(delay_key)));
     }
-    if job.record.paused.is_some() || !definition.spec.enabled {
+    if job.record.paused_at(now_ms).is_some() || !definition.spec.enabled {
         return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
     }
     let record = &waiting.record;

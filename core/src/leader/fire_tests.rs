@@ -43,6 +43,7 @@ fn partition(overlaps: &[Overlap]) -> Partition {
             updated_ms: 0,
             segments: vec![segment],
             paused: None,
+            paused_all: None,
             at_seen_ms: vec![],
         },
         definitions: definitions.collect(),

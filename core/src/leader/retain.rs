@@ -181,7 +181,9 @@ async fn history_of(
         .unwrap_or_default())
 }
 
-/// The records to delete: all but the newest of each kind, and all that are too old.
+/// The records to delete: all but the newest of each kind, and all that are too old. With an attempt
+/// go those before it, and they go first: what stands last of a run is its end, so that nobody takes
+/// a run that succeeded at last for one that failed, or gives the number of an attempt twice.
 fn victims(
     records: impl Iterator<Item = (AttemptKey, RunRecord)>,
     history: &HistorySpec,
@@ -189,11 +191,13 @@ fn victims(
 ) -> Vec<AttemptKey> {
     let oldest = now_ms.saturating_sub(history.keep_for.ms_i64());
     let mut kinds: BTreeMap<RunState, Vec<(i64, AttemptKey)>> = BTreeMap::new();
+    let mut all = BTreeSet::new();
     for (key, record) in records {
         let at = record.ended_ms.unwrap_or(record.created_ms);
+        all.insert(key.clone());
         kinds.entry(record.state).or_default().push((at, key));
     }
-    let mut victims = Vec::new();
+    let mut victims = BTreeSet::new();
     for (state, mut records) in kinds {
         let keep = match state {
             RunState::Success => history.keep_success,
@@ -204,15 +208,18 @@ fn victims(
         let surplus = records
             .len()
             .saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
-        victims.extend(
-            records
-                .into_iter()
-                .enumerate()
-                .filter(|(index, (at, _))| *index < surplus || *at < oldest)
-                .map(|(_, (_, key))| key),
-        );
+        for (index, (at, key)) in records.into_iter().enumerate() {
+            if index >= surplus && at >= oldest {
+                continue;
+            }
+            let first = AttemptKey {
+                attempt: 0,
+                ..key.clone()
+            };
+            victims.extend(all.range(first..=key).cloned());
+        }
     }
-    victims
+    victims.into_iter().collect()
 }
 
 /// A deleted job is remembered for a day; then its definitions go too, unless runs still need them.
@@ -342,5 +349,35 @@ mod tests {
             .collect();
         runs.sort();
         assert_eq!(runs, ["f1", "k1", "s1"]);
+    }
+
+    #[test]
+    fn the_last_attempt_of_a_run_goes_with_or_after_those_before_it() {
+        let history = HistorySpec {
+            keep_success: 1,
+            keep_failed: 10,
+            keep_skipped: 5,
+            keep_for: Millis::from_secs(1_000),
+        };
+        let attempt = |run: &str, attempt: u32, state, ended_ms| {
+            let (key, record) = record(run, state, ended_ms);
+            (AttemptKey { attempt, ..key }, record)
+        };
+        let records = [
+            attempt("old", 1, RunState::Failed, 910_000),
+            // Its clock was behind.
+            attempt("old", 2, RunState::Failed, 909_000),
+            attempt("old", 3, RunState::Success, 911_000),
+            attempt("new", 1, RunState::Failed, 912_000),
+            attempt("new", 2, RunState::Success, 913_000),
+        ];
+        let gone: Vec<(String, u32)> = victims(records.into_iter(), &history, 1_000_000)
+            .into_iter()
+            .map(|key| (key.run, key.attempt))
+            .collect();
+        assert_eq!(
+            gone,
+            [("old".into(), 1), ("old".into(), 2), ("old".into(), 3)]
+        );
     }
 }

@@ -61,6 +61,37 @@ impl Siblings {
         }
     }
 
+    /// Those that the job's policy looks at, when `seq` was read before.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn of(
+        store: &Store,
+        keys: &Keys,
+        spec: &JobSpec,
+        partition: u16,
+        seq: Entry,
+    ) -> BackendResult<Self> {
+        if looks(spec) {
+            Self::behind(store, keys, partition, &spec.id, seq).await
+        } else {
+            Ok(Self::unread(seq))
+        }
+    }
+
+    /// Why a person's run has to wait for another time, if it has.
+    #[must_use]
+    pub fn refuses(&self, keys: &Keys, spec: &JobSpec) -> Option<String> {
+        let full = spec.overlap == Overlap::Queue && self.full(spec).is_some();
+        full.then(|| {
+            format!(
+                "the queue of job `{}` is full: {}",
+                spec.id,
+                self.names(keys)
+            )
+        })
+    }
+
     /// Reads the runs, when `seq` was read before.
     ///
     /// # Errors

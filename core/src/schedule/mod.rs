@@ -53,6 +53,7 @@ pub mod explain;
 mod intern;
 mod items;
 mod jitter;
+mod mismatch;
 mod moment;
 mod occurrence;
 mod parse;

@@ -99,40 +99,6 @@ pub(crate) struct Deleted {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PauseBody {
-    #[serde(default)]
-    reason: Option<String>,
-}
-
-pub(super) async fn pause(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-    bytes: Body,
-) -> Result<Response, Problem> {
-    let given: PauseBody = json_or_default(bytes)?;
-    if given
-        .reason
-        .as_ref()
-        .is_some_and(|reason| reason.len() > 1_024)
-    {
-        return Err(Problem::bad_request("reason: at most 1024 bytes"));
-    }
-    let job = api.control.pause_job(&id, given.reason).await?;
-    Ok(with_etag(StatusCode::OK, job))
-}
-
-pub(super) async fn resume(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    Ok(with_etag(
-        StatusCode::OK,
-        api.control.resume_job(&id).await?,
-    ))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct TriggerBody {
     /// `null` is a payload too; leaving it out means the job's own.
     #[serde(default, deserialize_with = "some")]
@@ -257,7 +223,7 @@ fn conditional(error: ControlError, has_condition: bool) -> Problem {
     }
 }
 
-fn with_etag(status: StatusCode, job: JobObject) -> Response {
+pub(super) fn with_etag(status: StatusCode, job: JobObject) -> Response {
     let tag = HeaderValue::from_str(&format!("\"{}\"", job.revision));
     let mut response = (status, Json(job)).into_response();
     if let Ok(tag) = tag {

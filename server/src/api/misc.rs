@@ -1,17 +1,18 @@
 //! `/v1/status`, `/v1/doctor`, `/v1/next`, `/metrics`, `/livez`, `/readyz`.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use punctual::control::StatusObject;
+use punctual::control::{StatusObject, WhyObject};
 use punctual::schedule::query::{NextAnswer, NextQuery, answer};
+use serde::Deserialize;
 
 use super::problem::Problem;
 use super::{Api, Query, query};
 use crate::doctor::{Report, examine};
 use crate::metrics::OPENMETRICS;
-use crate::times::now_ms;
+use crate::times::{ms_of, now_ms};
 
 pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>, Problem> {
     Ok(Json(api.control.status(api.store.info.version()).await?))
@@ -28,6 +29,25 @@ pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>,
         }
         fires => Ok(Json(fires)),
     }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct At {
+    at: Option<String>,
+}
+
+pub(super) async fn why(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    question: Query<At>,
+) -> Result<Json<WhyObject>, Problem> {
+    let at = query(question)?.at;
+    let at_ms = at.map(|text| {
+        ms_of(&text)
+            .ok_or_else(|| Problem::bad_request("at: must be a time such as 2026-12-24T18:00:00Z"))
+    });
+    Ok(Json(api.control.why(&id, at_ms.transpose()?).await?))
 }
 
 /// For a collector, which sends a token as everybody does: names of jobs are not for all.

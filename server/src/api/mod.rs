@@ -6,11 +6,13 @@
 
 mod apply;
 mod auth;
+mod backfill;
 mod connections;
 mod jobs;
 mod misc;
 mod nodes;
 mod patience;
+mod pause;
 pub(crate) mod problem;
 mod runs;
 #[cfg(test)]
@@ -80,13 +82,18 @@ impl Api {
                 "/v1/jobs/{id}",
                 get(jobs::show).put(jobs::put).delete(jobs::delete),
             )
-            .route("/v1/jobs/{id}/pause", post(jobs::pause))
-            .route("/v1/jobs/{id}/resume", post(jobs::resume))
+            .route("/v1/jobs/{id}/pause", post(pause::pause))
+            .route("/v1/jobs/{id}/resume", post(pause::resume))
+            .route("/v1/pause", post(pause::pause_all))
+            .route("/v1/resume", post(pause::resume_all))
             .route("/v1/jobs/{id}/trigger", post(jobs::trigger))
+            .route("/v1/jobs/{id}/backfill", post(backfill::backfill))
+            .route("/v1/jobs/{id}/why", get(misc::why))
             .route("/v1/jobs/{id}/runs", get(runs::of_job))
             .route("/v1/runs", get(runs::list))
             .route("/v1/runs/{id}", get(runs::show))
             .route("/v1/runs/{id}/cancel", post(runs::cancel))
+            .route("/v1/runs/{id}/retry", post(runs::retry))
             .route("/v1/nodes", get(nodes::list))
             .route("/v1/nodes/{id}/drain", post(nodes::drain))
             .route("/v1/nodes/{id}/undrain", post(nodes::undrain))

@@ -2,12 +2,13 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use punctual::control::{PageOf, RunFilter, RunObject};
 use serde::{Deserialize, Serialize};
 
+use super::jobs::{idempotency_key, json_or_default};
 use super::problem::Problem;
-use super::{Api, Paging, Query, query};
+use super::{Api, Body, Paging, Query, query};
 use crate::cli::args::parse_state;
 
 /// A run: its latest attempt, and all of them.
@@ -71,4 +72,24 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<RunObject>, Problem> {
     Ok(Json(api.control.cancel_run(&id).await?))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RetryBody {
+    /// Also when the run's node vanished, and the job is not idempotent.
+    #[serde(default)]
+    force: bool,
+}
+
+pub(super) async fn retry(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    bytes: Body,
+) -> Result<(StatusCode, Json<RunObject>), Problem> {
+    let given: RetryBody = json_or_default(bytes)?;
+    let key = idempotency_key(&headers)?;
+    let run = api.control.retry_run(&id, given.force, &key).await?;
+    Ok((StatusCode::ACCEPTED, Json(run)))
 }

@@ -37,7 +37,7 @@ pub(super) async fn apply(common: &Common, output: &Output, args: &ApplyArgs) ->
     if args.prune && !args.dry_run && !common.yes && std::io::stdin().is_terminal() {
         let planned = plan(&mut client, &file.jobs, true).await?;
         if !planned.report.deleted.is_empty() {
-            confirm(&question(&planned.report.deleted))?;
+            confirm(&question(&planned.report.deleted), "nothing was changed")?;
         }
     }
     let answer = if args.dry_run {
@@ -244,6 +244,19 @@ pub(super) async fn diff(common: &Common, output: &Output, args: &DiffArgs) -> O
         }
         for id in &answer.report.deleted {
             output.line(&format!("- {id}"))?;
+        }
+    }
+    if !args.prune && !output.is_data() {
+        let pruned = plan(&mut client, &file.jobs, true).await?;
+        if let Some(first) = pruned.report.deleted.first() {
+            let others = match pruned.report.deleted.len() {
+                1 => String::new(),
+                n => format!(" and {} more", n - 1),
+            };
+            output.note(&format!(
+                "note: the server has {first}{others}, which these files do not have; \
+                 `--prune` would delete them"
+            ));
         }
     }
     match changes(&answer) {

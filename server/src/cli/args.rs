@@ -48,10 +48,21 @@ pub(crate) enum Command {
     Status,
     /// Look for what is wrong, and say what to do; exit code 1 if anything is.
     Doctor,
+    /// Say why a job fired at a time, or did not.
+    Why {
+        /// Its id.
+        job: String,
+        /// RFC 3339 [default: the last instant that has passed].
+        #[arg(long, value_name = "TIME")]
+        at: Option<String>,
+    },
     /// Print the next fire times of a cron expression.
     Next(NextArgs),
     /// Say what a cron expression means, and what is odd about it.
     Explain(ExplainArgs),
+    /// Turn the jobs of another scheduler into a job file.
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// What only a person can decide: after a backup was restored, after a clock stepped.
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -260,17 +271,15 @@ pub(crate) enum JobCommand {
         job: String,
     },
     /// Hold a job: its instants are recorded as skipped until it is resumed.
-    Pause {
-        /// Its id.
-        job: String,
-        /// Why, for the others.
-        #[arg(long)]
-        reason: Option<String>,
-    },
+    Pause(PauseArgs),
     /// Let a paused job fire again.
     Resume {
         /// Its id.
-        job: String,
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        job: Option<String>,
+        /// End what `pause --all` began; jobs that were paused one by one stay so.
+        #[arg(long)]
+        all: bool,
     },
     /// Delete jobs; runs that are under way may finish.
     Rm {
@@ -280,6 +289,48 @@ pub(crate) enum JobCommand {
     },
     /// Run a job now, beside its schedule.
     Trigger(TriggerArgs),
+    /// Run past instants of a job's present definition.
+    Backfill(BackfillArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackfillArgs {
+    /// Its id.
+    pub(crate) job: String,
+    /// RFC 3339: the first instant.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: String,
+    /// RFC 3339: the first instant that is not meant.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: String,
+    /// Say what would be run and what is recorded of each instant, but run nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Refuse when the range holds more instants [default: 100, at most 1000].
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    /// Run also the instants that have fired already.
+    #[arg(long)]
+    pub(crate) again: bool,
+    /// The same key goes on with the same backfill and runs nothing twice [default: a random one].
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// Its id.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) job: Option<String>,
+    /// Hold every job that there is now.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Why, for the others.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// It fires again by itself from then on: a time (RFC 3339) or a duration such as 2h.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -310,6 +361,15 @@ pub(crate) enum RunCommand {
     Cancel {
         /// Its id.
         run: String,
+    },
+    /// Repeat a run that failed, after the job's present definition. Of a run whose node vanished
+    /// only with --yes, unless the job is idempotent.
+    Retry {
+        /// Its id.
+        run: String,
+        /// The same key never makes a second attempt [default: a random one].
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
     },
 }
 
@@ -351,6 +411,27 @@ pub(crate) enum ClockCommand {
         #[arg(long)]
         node: Option<String>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportCommand {
+    /// A crontab, or the YAML of CronJobs of Kubernetes: the job file goes to standard output, what
+    /// is different from before to standard error. Exit code 1 if anything was left out.
+    Crontab(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file, or - for standard input.
+    #[arg(value_name = "FILE|-")]
+    pub(crate) file: PathBuf,
+    /// Its lines name a user, as in /etc/crontab [default: as it looks].
+    #[arg(long)]
+    pub(crate) system: bool,
+    /// The zone that its times are meant in, where it does not say so itself [default: this
+    /// machine's].
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) tz: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use punctual::job::spec::{CommandSpec, HistorySpec, JobSpec, OnLost, Overlap};
 
 use super::args::{Common, JobCommand, TriggerArgs};
 use super::failure::{Exit, Failure, Outcome};
-use super::{connect, run};
+use super::{backfill, connect, pause, run};
 use crate::api::{Deleted, RunWithAttempts};
 use crate::client::{Call, Client, escape};
 use crate::files::{hex, random};
@@ -26,35 +26,20 @@ pub(super) async fn job(common: &Common, output: &Output, command: JobCommand) -
             let job: JobObject = client.get(&path(&job, "")).await?;
             output.object(&job, &job.spec.id, || describe(output, &job))
         }
-        JobCommand::Pause { job, reason } => {
-            let before: JobObject = client.get(&path(&job, "")).await?;
-            if let Some(paused) = &before.paused {
-                let reason = paused.reason.as_deref().unwrap_or("no reason given");
-                let word = format!("was paused already: {reason}");
-                return changed(output, &before, &word);
-            }
-            let body = serde_json::json!({ "reason": reason });
-            let job = client.post(&path(&job, "/pause"), &body, vec![]).await?;
-            changed(output, &job, "paused")
-        }
-        JobCommand::Resume { job } => {
-            let before: JobObject = client.get(&path(&job, "")).await?;
-            if before.paused.is_none() {
-                return changed(output, &before, "is not paused");
-            }
-            let job = client.post(&path(&job, "/resume"), &(), vec![]).await?;
-            changed(output, &job, "resumed")
-        }
+        JobCommand::Pause(args) => pause::pause(&mut client, output, args).await,
+        JobCommand::Resume { job: None, .. } => pause::resume_all(&mut client, output).await,
+        JobCommand::Resume { job: Some(job), .. } => pause::resume(&mut client, output, &job).await,
         JobCommand::Rm { jobs } => remove(common, &mut client, output, &jobs).await,
+        JobCommand::Backfill(args) => backfill::backfill(common, &mut client, output, args).await,
         JobCommand::Trigger(args) => trigger(common, &mut client, output, args).await,
     }
 }
 
-fn path(id: &str, rest: &str) -> String {
+pub(super) fn path(id: &str, rest: &str) -> String {
     format!("/v1/jobs/{}{rest}", escape(id))
 }
 
-fn changed(output: &Output, job: &JobObject, word: &str) -> Outcome {
+pub(super) fn changed(output: &Output, job: &JobObject, word: &str) -> Outcome {
     if output.is_data() {
         return output.object(job, &job.spec.id, String::new);
     }
@@ -199,8 +184,17 @@ fn describe(output: &Output, job: &JobObject) -> String {
         ("State", state(job.state).into()),
     ];
     if let Some(paused) = &job.paused {
+        let until = match &paused.until {
+            Some(until) => format!("until {}", both(Some(until))),
+            None => "until it is resumed".into(),
+        };
+        let by = paused.by.as_deref().map(|by| format!(" by {by}"));
+        let all = if paused.all { " with all jobs" } else { "" };
         let reason = paused.reason.as_deref().unwrap_or("no reason given");
-        lines.push(("Paused", format!("{}: {reason}", both(Some(&paused.since)))));
+        lines.push(("Paused", reason.to_owned()));
+        let since = both(Some(&paused.since));
+        lines.push(("  since", format!("{since}{}{all}", by.unwrap_or_default())));
+        lines.push(("  ends", until));
     }
     lines.extend([
         ("Schedule", schedule(&job.spec)),
@@ -227,7 +221,10 @@ fn describe(output: &Output, job: &JobObject) -> String {
 async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[String]) -> Outcome {
     // A script knows what it does.
     if !common.yes && std::io::stdin().is_terminal() {
-        confirm(&format!("Delete {}?", jobs.join(", ")))?;
+        confirm(
+            &format!("Delete {}?", jobs.join(", ")),
+            "nothing was deleted",
+        )?;
     }
     // All are tried; the first failure decides how the command ends.
     let mut result = Ok(());
@@ -262,8 +259,8 @@ async fn remove(common: &Common, client: &mut Client, output: &Output, jobs: &[S
     result
 }
 
-/// Asks the person at the terminal before something is deleted.
-pub(super) fn confirm(question: &str) -> Outcome {
+/// Asks the person at the terminal before something is done that cannot be undone.
+pub(super) fn confirm(question: &str, otherwise: &str) -> Outcome {
     {
         let mut err = std::io::stderr().lock();
         write!(err, "{question} [y/N] ")?;
@@ -273,7 +270,7 @@ pub(super) fn confirm(question: &str) -> Outcome {
     std::io::stdin().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(Failure::new(Exit::Findings, "nothing was deleted")),
+        _ => Err(Failure::new(Exit::Findings, otherwise)),
     }
 }
 

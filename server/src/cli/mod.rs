@@ -3,18 +3,22 @@
 mod admin;
 mod apply;
 pub(crate) mod args;
+mod backfill;
 mod check;
 mod doctor;
 mod explain;
 pub(crate) mod failure;
+mod import;
 mod job;
 mod next;
 mod node;
+mod pause;
 mod run;
 #[cfg(test)]
 mod spelled;
 mod status;
 mod store;
+mod why;
 
 use std::process::ExitCode;
 
@@ -56,6 +60,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Next(args) => next::next(&output, args),
         Command::Explain(args) => explain::explain(&output, &args),
         Command::Store(command) => store::store(common, &output, command),
+        Command::Import(command) => import::run(&output, command),
         Command::Version => version(&output),
         Command::Apply(args) => block_on(apply::apply(common, &output, &args)),
         Command::Diff(args) => block_on(apply::diff(common, &output, &args)),
@@ -64,6 +69,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Node(command) => block_on(node::node(common, &output, command)),
         Command::Admin(command) => block_on(admin::admin(common, &output, command)),
         Command::Doctor => block_on(doctor::doctor(common, &output)),
+        Command::Why { job, at } => block_on(why::why(common, &output, &job, at.as_deref())),
         Command::Status => block_on(status::status(common, &output)),
         Command::Serve(args) => crate::serve::serve(common, *args),
         Command::Demo(args) => crate::demo::demo(common, &output, &args),

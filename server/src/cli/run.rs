@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use hyper::header::HeaderName;
 use punctual::control::RunObject;
 
 use super::args::{Common, RunCommand, RunLsArgs};
@@ -10,6 +11,7 @@ use super::connect;
 use super::failure::Outcome;
 use crate::api::RunWithAttempts;
 use crate::client::{Client, escape};
+use crate::files::{hex, random};
 use crate::output::{Output, View};
 use crate::table::pairs;
 use crate::times::{ms_of, span};
@@ -17,6 +19,20 @@ use crate::times::{ms_of, span};
 pub(super) async fn run(common: &Common, output: &Output, command: RunCommand) -> Outcome {
     let mut client = connect(common)?;
     match command {
+        RunCommand::Retry {
+            run,
+            idempotency_key,
+        } => {
+            let key = match idempotency_key {
+                Some(key) => key,
+                None => hex(&random::<16>()?),
+            };
+            let headers = vec![(HeaderName::from_static("idempotency-key"), key.as_str())];
+            let path = format!("/v1/runs/{}/retry", escape(&run));
+            let body = serde_json::json!({ "force": common.yes });
+            let run: RunObject = client.post(&path, &body, headers).await?;
+            print_run(output, &run, &[])
+        }
         RunCommand::Ls(args) => list(&mut client, output, &args).await,
         RunCommand::Show { run } => {
             let path = format!("/v1/runs/{}", escape(&run));

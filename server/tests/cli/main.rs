@@ -4,6 +4,7 @@
 mod admin;
 mod cluster;
 mod data_dir;
+mod import;
 mod metrics;
 mod node;
 mod offline;

@@ -188,6 +188,22 @@ fn a_day_in_the_life_of_a_node() {
             .ok(),
         "job daily was paused already: holiday\n"
     );
+    let all = |arguments: &[&str]| {
+        let arguments = [&["job"], arguments].concat();
+        place.run(&arguments).ok()
+    };
+    let jobs = place.run(&["job", "ls", "-o", "name"]).ok().lines().count();
+    let others = format!("{jobs} jobs");
+    assert!(all(&["pause", "--all", "--until", "2h"]).starts_with(&format!("{others} paused")));
+    assert!(all(&["show", "tick"]).contains("with all jobs"));
+    assert!(all(&["resume", "--all"]).starts_with(&format!("{others} resumed")));
+    let daily = place.run(&["job", "show", "daily", "-o", "json"]).json();
+    assert_eq!(daily["state"], "paused");
+    assert_eq!(daily["paused"]["reason"], "holiday");
+    place
+        .run(&["job", "pause", "tick", "--until", "2020-01-01T00:00:00Z"])
+        .fails(2, "this time has passed");
+    place.run(&["job", "pause"]).fails(2, "<JOB>");
     place.run(&["job", "resume", "daily"]).ok();
     assert_eq!(
         place.run(&["job", "resume", "daily"]).ok(),
@@ -262,6 +278,8 @@ fn applying_changes_what_differs_and_nothing_else() {
         "{applied}"
     );
     place.run(&["diff", "-f", "changed.yaml"]).ok();
+    let less = place.run(&["diff", "-f", "jobs.yaml"]);
+    assert!(less.err.contains("the server has new"), "{}", less.err);
     let pruned = place.run(&["apply", "-f", "jobs.yaml", "--prune"]).ok();
     assert!(pruned.contains("job new deleted\n"), "{pruned}");
     place.write("empty.yaml", "jobs: []\n");

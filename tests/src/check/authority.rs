@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use punctual::control::RunKind;
+use punctual::job::record::JobRecord;
 use punctual::job::run::{FailReason, Owner, RunState};
 use punctual::job::spec::Overlap;
 use punctual::keys::AttemptKey;
@@ -13,8 +15,8 @@ use super::history::{Change, History, Revised, Step, Violation};
 struct State {
     leader: Option<Owner>,
     sessions: BTreeSet<Owner>,
-    /// Uid, and whether it is held.
-    jobs: BTreeMap<String, (u64, bool)>,
+    /// Uid, and until when it is held.
+    jobs: BTreeMap<String, (u64, i64)>,
     alive: BTreeMap<String, BTreeSet<AttemptKey>>,
 }
 
@@ -122,7 +124,12 @@ fn created(
         let with_job = revised.changes.iter().any(|change| {
             matches!(change, Change::Job { id, after: Some(_), .. } if *id == step.key.job)
         });
-        let fires = job.is_some_and(|(uid, held)| *uid == record.job_uid && !held);
+        // What the schedule decides is judged by its instant, what people ask for by when.
+        let at_ms = match record.kind {
+            RunKind::Scheduled => record.scheduled_ms,
+            _ => revised.unix_ms + history.observed.plan.skew_ms(),
+        };
+        let fires = job.is_some_and(|(uid, held)| *uid == record.job_uid && *held <= at_ms);
         if !with_job && !fires {
             violations.push(Violation::new(
                 "nothing is created after a pause or delete",
@@ -138,7 +145,14 @@ fn created(
     }
     let spec = history.spec(&step.key.job, record.generation, revised.revision);
     let immediate = spec.is_some_and(|spec| spec.schedule.at.is_some());
-    if step.key.attempt == 1 && !immediate && spec.is_some_and(|s| s.overlap == Overlap::Skip) {
+    // By hand, as opposed to the policy's, which follow in the revision that ends the attempt before.
+    let by_hand = record.kind == RunKind::Retry
+        && !revised
+            .changes
+            .iter()
+            .any(|change| matches!(change, Change::Done(done) if done.key.run == step.key.run));
+    let begins = (step.key.attempt == 1 && !immediate) || by_hand;
+    if begins && spec.is_some_and(|s| s.overlap == Overlap::Skip) {
         let others = state.alive.get(&step.key.job).map_or(0, BTreeSet::len);
         let beside = revised
             .changes
@@ -155,6 +169,13 @@ fn created(
             ));
         }
     }
+}
+
+/// The first instant that no hold keeps; the end of time for a hold without an end.
+fn held_until(record: &JobRecord) -> i64 {
+    let holds = [&record.paused, &record.paused_all].into_iter().flatten();
+    let ends = holds.map(|hold| hold.until_ms.unwrap_or(i64::MAX));
+    ends.max().unwrap_or(i64::MIN)
 }
 
 impl State {
@@ -175,7 +196,7 @@ impl State {
                     match after {
                         Some(stood) => self
                             .jobs
-                            .insert(id.clone(), (stood.created, stood.record.paused.is_some())),
+                            .insert(id.clone(), (stood.created, held_until(&stood.record))),
                         None => self.jobs.remove(id),
                     };
                 }

@@ -41,16 +41,18 @@ struct Decided {
 #[must_use]
 pub fn check(history: &History<'_>) -> Vec<Violation> {
     let keys = Keys::new(NAMESPACE);
+    let skew_ms = history.observed.plan.skew_ms();
     let mut standing = Standing::default();
     let mut violations = Vec::new();
     for logged in &history.observed.log {
         let revision = logged.revision.0;
+        let unix_ms = history.observed.plan.epoch_ms + logged.at_ms.cast_signed();
         let mut decided = decided(&keys, &logged.events);
         for decision in &decided {
             let paused = standing
                 .jobs
                 .get(&decision.follower)
-                .is_none_or(|job| job.paused.is_some());
+                .is_none_or(|job| held(job, unix_ms, skew_ms));
             if paused && decision.state == RunState::Pending {
                 violations.push(Violation::new(
                     "a paused job is not run after another",
@@ -139,6 +141,11 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Whether the job is held, by any clock that is not off by more than that.
+pub(super) fn held(job: &JobRecord, at_ms: i64, skew_ms: i64) -> bool {
+    job.paused_at(at_ms - skew_ms).is_some() && job.paused_at(at_ms + skew_ms).is_some()
 }
 
 impl Standing {

@@ -9,6 +9,7 @@ use punctual::job::record::{DelayRecord, JobRecord, RunRecord, decode};
 use punctual::job::run::RunState;
 use punctual::keys::Keys;
 
+use super::chain::held;
 use super::exactly_once::LATE_MS;
 use super::history::{History, Violation};
 use crate::sim::world::NAMESPACE;
@@ -43,7 +44,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             };
             let spec = jobs
                 .get(&job)
-                .filter(|record| record.paused.is_none())
+                .filter(|record| !held(record, unix_ms, skew_ms))
                 .and_then(|record| history.spec(&job, record.generation, revision))
                 .filter(|spec| spec.enabled);
             let Some(delay) = spec.and_then(|spec| spec.schedule.after_finish) else {
@@ -120,11 +121,12 @@ fn broken(
     chains: &BTreeMap<String, Chain>,
 ) -> Vec<Violation> {
     let end_ms = history.observed.plan.end_ms.cast_signed();
+    let end_unix_ms = history.observed.plan.epoch_ms + end_ms;
     let mut violations = Vec::new();
     for (job, record) in jobs {
         let spec = history.spec(job, record.generation, u64::MAX);
         let delay = spec
-            .filter(|spec| spec.enabled && record.paused.is_none())
+            .filter(|spec| spec.enabled && record.paused_at(end_unix_ms).is_none())
             .and_then(|spec| spec.schedule.after_finish);
         let Some(delay) = delay else { continue };
         let Some(chain) = chains.get(job) else {
@@ -137,8 +139,8 @@ fn broken(
         if let Some((_, at_ms)) = chain.since {
             let waits_ms = if chain.began { delay.ms_i64() } else { 0 };
             // Held jobs may have been let go just now.
-            let updated_ms = history.virtual_ms(record.updated_ms);
-            let from_ms = at_ms.cast_signed().max(updated_ms);
+            let changed_ms = record.segments.last().map_or(0, |s| s.from_ms);
+            let from_ms = at_ms.cast_signed().max(history.virtual_ms(changed_ms));
             if from_ms + waits_ms + LATE_MS < end_ms {
                 violations.push(Violation::new(
                     "a chain never breaks",

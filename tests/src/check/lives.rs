@@ -55,16 +55,27 @@ pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
                                 periods: Vec::new(),
                                 end_ms: None,
                             });
-                    // A change adds one segment, the last; it replaces what lay behind its start.
-                    if let Some(segment) = after.record.segments.last() {
-                        life.periods.retain(|p| p.from_ms < segment.from_ms);
-                        life.periods.push(Period {
+                    // What lies before the first segment stands as it was; a segment that was there
+                    // before is of the change that made it.
+                    let segments = &after.record.segments;
+                    let first_ms = segments.first().map_or(i64::MAX, |first| first.from_ms);
+                    let tail = life.periods.partition_point(|p| p.from_ms < first_ms);
+                    let old = life.periods.split_off(tail);
+                    life.periods.extend(segments.iter().map(|segment| {
+                        let period = Period {
                             from_ms: segment.from_ms,
                             generation: segment.generation,
                             paused: segment.paused,
                             revision: revised.revision,
-                        });
-                    }
+                        };
+                        let same = |old: &&Period| {
+                            Period {
+                                revision: revised.revision,
+                                ..(*old).clone()
+                            } == period
+                        };
+                        old.iter().find(same).cloned().unwrap_or(period)
+                    }));
                 }
                 Change::Job {
                     id,
@@ -81,7 +92,8 @@ pub fn lives(history: &History<'_>) -> BTreeMap<(String, u64), JobLife> {
                     let partition =
                         punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
                     if let Some(life) = lives.get_mut(&(id.clone(), before.created)) {
-                        let last = life.periods.last().map_or(i64::MIN, |p| p.from_ms);
+                        let made = before.record.made_segments().last();
+                        let last = made.map_or(i64::MIN, |made| made.from_ms);
                         let window = until.get(&partition).copied().unwrap_or(i64::MIN);
                         life.end_ms =
                             Some(deleted_ms.unwrap_or(i64::MIN).max(last).max(window + 1));

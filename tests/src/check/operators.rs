@@ -67,16 +67,51 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
             })
         })
     };
-    let held = |id: &str, held: bool| {
+    let held = |id: &str, until_ms: Option<i64>| {
         stood(id, &|state, _| {
-            state.is_some_and(|s| s.record.paused.is_some() == held)
+            state.is_some_and(|s| {
+                s.record.paused.as_ref().is_some_and(|paused| {
+                    paused
+                        .until_ms
+                        .is_none_or(|ends| until_ms.is_some_and(|until| ends >= until))
+                })
+            })
         })
+    };
+    // What had an end and came to it counts as let go.
+    let answered_ms = asked.answer.as_ref().map_or(0, |(at, ..)| *at);
+    let latest_ms = history.observed.plan.epoch_ms
+        + answered_ms.cast_signed()
+        + history.observed.plan.skew_ms();
+    let let_go = |id: &str| {
+        stood(id, &|state, _| {
+            state.is_some_and(|s| s.record.paused_at(latest_ms).is_none())
+        })
+    };
+    let all = |wanted: &dyn Fn(&JobRecord) -> bool| {
+        states
+            .keys()
+            .all(|id| stood(id, &|state, _| state.is_none_or(|s| wanted(&s.record))))
     };
     let right = match &asked.op {
         Op::Put(spec) => defined(spec),
         Op::Apply(specs) => specs.iter().all(defined),
-        Op::Pause(id) => held(id, true),
-        Op::Resume(id) => held(id, false),
+        Op::Pause(id) => held(id, None),
+        Op::PauseUntil(id, until_ms) => held(id, Some(*until_ms)),
+        Op::PauseAll(until_ms) => all(&|record| {
+            record.paused_all.as_ref().is_some_and(|paused| {
+                paused
+                    .until_ms
+                    .is_none_or(|ends| until_ms.is_some_and(|until| ends >= until))
+            })
+        }),
+        Op::Resume(id) => let_go(id),
+        Op::ResumeAll => all(&|record| {
+            record
+                .paused_all
+                .as_ref()
+                .is_none_or(|paused| !paused.holds(latest_ms))
+        }),
         Op::Delete(id) => stood(id, &|state, _| state.is_none()),
         Op::Trigger(..) => run.as_ref().is_some_and(|run| {
             history.steps().any(|(revised, _, step)| {
@@ -88,7 +123,18 @@ fn acknowledged(history: &History<'_>, states: &States, asked: &Asked) -> Option
                         .is_some_and(|a| a.record.kind == RunKind::Manual)
             })
         }),
-        Op::Cancel(_) => true,
+        // What it made, and how often, is looked at in the records.
+        Op::Cancel(_) | Op::Backfill(..) => true,
+        Op::Retry(..) => run.as_ref().is_none_or(|made| {
+            history.steps().any(|(revised, _, step)| {
+                format!("{}/{}", step.key.run, step.key.attempt) == *made
+                    && revised.revision <= *end
+                    && step
+                        .after
+                        .as_ref()
+                        .is_some_and(|a| a.record.kind == RunKind::Retry)
+            })
+        }),
         Op::Drain(node, drained) => drain_stood(history, node, *drained, asked, *end),
     };
     (!right).then(|| {
@@ -138,20 +184,32 @@ fn effective(history: &History<'_>) -> Vec<Violation> {
             else {
                 continue;
             };
-            let Some(from) = after.record.segments.last().map(|s| s.from_ms) else {
+            let made = |record: &JobRecord| record.made_segments().last().copied();
+            let Some(segment) = made(&after.record) else {
                 violations.push(Violation::new(
                     "a job has segments",
                     format!("{id} at revision {}", revised.revision),
                 ));
                 continue;
             };
-            let last = before
-                .as_ref()
-                .and_then(|b| b.record.segments.last())
-                .map_or(i64::MIN, |s| s.from_ms);
+            let from = segment.from_ms;
+            let old = before.as_ref().and_then(|b| made(&b.record));
+            let last = old.map_or(i64::MIN, |s| s.from_ms);
             let partition =
                 punctual::keys::partition_of(id, punctual::bootstrap::DEFAULT_PARTITIONS);
             let window = until.get(&partition).copied().unwrap_or(i64::MIN);
+            // Only the end of a hold has moved: neither may lie where all is decided.
+            if old == Some(segment) && segment.paused {
+                let ends = [before.as_ref(), Some(after)].into_iter().flatten();
+                let ends = ends.filter_map(|stood| stood.record.resumes_ms());
+                if ends.into_iter().any(|end| end <= window) {
+                    violations.push(Violation::new(
+                        "a hold that has ended is not made longer",
+                        format!("{id} at revision {}", revised.revision),
+                    ));
+                }
+                continue;
+            }
             let latest = (revised.unix_ms + skew).max(window + 1).max(last);
             if from > latest || from <= window {
                 violations.push(Violation::new(

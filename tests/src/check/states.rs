@@ -1,10 +1,12 @@
 //! Legal edges only, terminal records immutable, each attempt created once, one cursor that only
 //! goes forward.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual::control::RunKind;
 
 use punctual::job::record::RunRecord;
-use punctual::job::run::RunState::{Failed, Locked, Pending, Running, Skipped, Success};
+use punctual::job::run::RunState::{self, Failed, Locked, Pending, Running, Skipped, Success};
 use punctual::keys::AttemptKey;
 
 use super::history::{Change, Held, History, Revised, Step, Violation};
@@ -16,7 +18,19 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     // Not even when a job is deleted and made again does the id of a run come back.
     let mut made: BTreeSet<&AttemptKey> = BTreeSet::new();
     let mut ended: BTreeSet<&AttemptKey> = BTreeSet::new();
+    // The last end of each run, and what was made of a failed one by hand, by key of the attempt.
+    let mut ends: BTreeMap<(&str, &str), (u32, RunState)> = BTreeMap::new();
     for revised in &history.revisions {
+        for change in &revised.changes {
+            if let Change::Done(Step {
+                key,
+                after: Some(after),
+                ..
+            }) = change
+            {
+                ends.insert((&key.job, &key.run), (key.attempt, after.record.state));
+            }
+        }
         for change in &revised.changes {
             match change {
                 Change::Cursor {
@@ -42,7 +56,8 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                             format!("{:?} again at revision {}", step.key, revised.revision),
                         ));
                     }
-                    violations.extend(edge(revised, step));
+                    let end = ends.get(&(step.key.job.as_str(), step.key.run.as_str()));
+                    violations.extend(edge(revised, step, end));
                 }
                 Change::Done(step) => {
                     if step.before.is_some() && step.after.is_some() {
@@ -79,7 +94,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
-fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
+fn edge(revised: &Revised, step: &Step, end: Option<&(u32, RunState)>) -> Option<Violation> {
     let wrong = |why: String| {
         Some(Violation::new(
             "legal edges only",
@@ -97,7 +112,14 @@ fn edge(revised: &Revised, step: &Step) -> Option<Violation> {
                 attempt: step.key.attempt.saturating_sub(1),
                 ..step.key.clone()
             };
+            // By hand: whenever, but behind nothing else than the last end, a failure.
+            let is_retry = step
+                .after
+                .as_ref()
+                .is_some_and(|after| after.record.kind == RunKind::Retry);
+            let by_hand = is_retry && end == Some(&(previous.attempt, Failed));
             let follows = step.key.attempt == 1
+                || by_hand
                 || revised.changes.iter().any(|change| {
                     matches!(change, Change::Done(done) if done.key == previous
                         && done.after.as_ref().is_some_and(|a| a.record.state == Failed))

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use punctual::control::{Control, ControlError, RunFilter};
+use punctual::control::{AllReport, BackfillWish, Control, ControlError, PauseWish, RunFilter};
+use punctual::job::run::RunState;
 use punctual_memory::MemoryBackend;
 
 use super::executor::Executor;
@@ -50,7 +51,9 @@ impl Desk {
         store: MemoryBackend,
         control: Arc<Control>,
         op: Op,
+        epoch_ms: i64,
     ) {
+        let now_ms = epoch_ms + executor.now_ms().cast_signed();
         let revision = || store.revision().map_or(0, |revision| revision.0);
         let index = {
             let mut asked = self.0.lock().unwrap();
@@ -62,7 +65,7 @@ impl Desk {
             });
             asked.len() - 1
         };
-        let answer = match perform(&control, op).await {
+        let answer = match perform(&control, op, now_ms).await {
             Ok(run) => Told::Done(run),
             Err(ControlError::Store(error)) => Told::Perhaps(error.to_string()),
             Err(ControlError::Busy(why)) => Told::Refused(why),
@@ -72,11 +75,38 @@ impl Desk {
     }
 }
 
-async fn perform(control: &Control, op: Op) -> Result<Option<String>, ControlError> {
+/// What was begun and not brought to its end is no answer that anybody may rely on.
+fn done(report: AllReport) -> Result<Option<String>, ControlError> {
+    match report.remaining {
+        0 => Ok(None),
+        remaining => Err(ControlError::Busy(format!("{remaining} remain"))),
+    }
+}
+
+async fn perform(control: &Control, op: Op, now_ms: i64) -> Result<Option<String>, ControlError> {
     match op {
         Op::Put(spec) => control.put_job(*spec, None).await.map(|_| None),
         Op::Apply(specs) => control.apply(specs, false, &|_, _| {}).await.map(|_| None),
-        Op::Pause(id) => control.pause_job(&id, None).await.map(|_| None),
+        Op::Pause(id) => control
+            .pause_job(&id, PauseWish::default())
+            .await
+            .map(|_| None),
+        Op::PauseUntil(id, until_ms) => {
+            let until_ms = Some(until_ms);
+            let wish = PauseWish {
+                until_ms,
+                ..PauseWish::default()
+            };
+            control.pause_job(&id, wish).await.map(|_| None)
+        }
+        Op::PauseAll(until_ms) => {
+            let wish = PauseWish {
+                until_ms,
+                ..PauseWish::default()
+            };
+            control.pause_all(wish).await.and_then(done)
+        }
+        Op::ResumeAll => control.resume_all().await.and_then(done),
         Op::Resume(id) => control.resume_job(&id).await.map(|_| None),
         Op::Delete(id) => control.delete_job(&id, None).await.map(|()| None),
         Op::Trigger(id, key) => control
@@ -85,6 +115,29 @@ async fn perform(control: &Control, op: Op) -> Result<Option<String>, ControlErr
             .map(|run| Some(run.run_id)),
         Op::Drain(node, true) => control.drain_node(&node, None).await.map(|_| None),
         Op::Drain(node, false) => control.undrain_node(&node).await.map(|_| None),
+        Op::Retry(id, key) => {
+            let filter = RunFilter {
+                job: Some(id),
+                states: vec![RunState::Failed],
+            };
+            let page = control.runs(&filter, None, 1).await?;
+            match page.items.first() {
+                Some(run) => control
+                    .retry_run(&run.run_id, false, &key)
+                    .await
+                    .map(|run| Some(format!("{}/{}", run.run_id, run.attempt))),
+                None => Ok(None),
+            }
+        }
+        Op::Backfill(id, [from_ms, until_ms], key, again) => {
+            let wish = BackfillWish {
+                from_ms: now_ms - from_ms.cast_signed(),
+                to_ms: now_ms - until_ms.cast_signed(),
+                limit: Some(60),
+                again,
+            };
+            control.backfill(&id, &wish, &key).await.map(|_| None)
+        }
         Op::Cancel(id) => {
             let filter = RunFilter {
                 job: Some(id),

@@ -201,14 +201,25 @@ pub enum Op {
     Apply(Vec<JobSpec>),
     /// Hold.
     Pause(String),
+    /// Hold until then, in Unix milliseconds.
+    PauseUntil(String, i64),
+    /// Hold all jobs, until then if there is an end.
+    PauseAll(Option<i64>),
     /// Let go.
     Resume(String),
+    /// Let go what was held with all jobs.
+    ResumeAll,
     /// Delete.
     Delete(String),
     /// Run now.
     Trigger(String, String),
     /// End the newest unfinished run.
     Cancel(String),
+    /// Repeat the newest run that has failed, with this key.
+    Retry(String, String),
+    /// Run the instants from so long ago until so long ago, in milliseconds, with this key; also
+    /// those that have fired.
+    Backfill(String, [u64; 2], String, bool),
     /// Give a node no more work, or give it work again.
     Drain(String, bool),
 }

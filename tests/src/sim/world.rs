@@ -478,6 +478,7 @@ impl World<'_> {
             self.store.clone(),
             slot.control.clone(),
             op,
+            self.plan.epoch_ms,
         );
         self.executor
             .spawn(slot.proc.unwrap_or(WORLD), Box::pin(task));

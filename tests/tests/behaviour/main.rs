@@ -7,11 +7,13 @@
     reason = "a failed check panics, that is its answer"
 )]
 
+mod by_hand;
 mod chain;
 mod clocks;
 mod dst;
 mod duplicate;
 mod fencing;
+mod hold;
 mod lead;
 mod misfire;
 mod outage;

@@ -1,11 +1,13 @@
 //! The API over a real socket, with a real node on the store in memory.
 
+mod again;
 mod crowd;
 mod door;
 mod work;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hyper::header::{
@@ -14,7 +16,7 @@ use hyper::header::{
 };
 use hyper::{Method, Response};
 use punctual::cancel::Canceller;
-use punctual::control::{Control, JobObject, JobState, PageOf, RunObject};
+use punctual::control::{AllReport, Control, JobObject, JobState, PageOf, RunObject};
 use punctual::env::TokioEnv;
 use punctual::handler::{Executors, HandlerError, RunContext};
 use punctual::job::run::RunState;
@@ -55,6 +57,19 @@ async fn start() -> Fixture {
     executors.handlers.insert(
         "ok".into(),
         Arc::new(|_: RunContext| async { Ok::<(), HandlerError>(()) }),
+    );
+    let attempts = AtomicU32::new(0);
+    executors.handlers.insert(
+        "second".into(),
+        Arc::new(move |_: RunContext| {
+            let first = attempts.fetch_add(1, Ordering::SeqCst) == 0;
+            async move {
+                match first {
+                    true => Err(HandlerError("the first time".into())),
+                    false => Ok(()),
+                }
+            }
+        }),
     );
     executors.handlers.insert(
         "wait".into(),
@@ -160,4 +175,21 @@ fn bearer() -> (HeaderName, &'static str) {
 #[track_caller]
 fn failed<T: std::fmt::Debug>(result: Result<T, Failure>) -> Failure {
     result.unwrap_err()
+}
+
+/// The run, once it has ended.
+async fn ended(client: &mut Client, run_id: &str) -> RunWithAttempts {
+    let path = format!("/v1/runs/{run_id}");
+    for _ in 0..250 {
+        let run: RunWithAttempts = client.get(&path).await.unwrap();
+        if run.run.state.is_terminal() {
+            return run;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{run_id} has not ended");
+}
+
+fn keyed(key: &str) -> Vec<(HeaderName, &str)> {
+    vec![(HeaderName::from_static("idempotency-key"), key)]
 }

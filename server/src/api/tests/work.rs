@@ -211,6 +211,117 @@ async fn an_apply_can_be_followed_line_by_line() {
     assert_eq!(answer.report.created, ["a"]);
 }
 
+/// A pause with an end says when it ends and who asked for it; the instants behind its end fire.
+#[tokio::test]
+async fn a_pause_has_an_end_and_an_author() {
+    let fixture = start().await;
+    fixture
+        .put("a", r#"{"schedule":{"every":"1s"},"run":{"handler":"ok"}}"#)
+        .await;
+    let mut client = fixture.client();
+    let body = serde_json::json!({ "reason": "release", "until": "3s", "by": "ann" });
+    let job: JobObject = client
+        .post("/v1/jobs/a/pause", &body, vec![])
+        .await
+        .unwrap();
+    assert_eq!(job.state, JobState::Paused);
+    let paused = job.paused.unwrap();
+    assert_eq!(
+        (paused.by.as_deref(), paused.reason.as_deref(), paused.all),
+        (Some("ann"), Some("release"), false)
+    );
+    let until = paused.until.unwrap();
+    assert!(job.next_at.as_ref() >= Some(&until), "{:?}", job.next_at);
+    let failure = failed(
+        client
+            .post::<RunObject>("/v1/jobs/a/trigger", &serde_json::json!({}), vec![])
+            .await,
+    );
+    assert_eq!(failure.exit, Exit::Conflict);
+    for wrong in [
+        r#"{"until":"2020-01-01T00:00:00Z"}"#,
+        r#"{"until":"soon"}"#,
+        r#"{"until":"0s"}"#,
+    ] {
+        let path = "/v1/jobs/a/pause";
+        let (answer, problem) = send(&fixture, Method::POST, path, &[bearer()], wrong).await;
+        assert!(
+            [400, 422].contains(&answer.status().as_u16()),
+            "{wrong}: {}",
+            problem.detail
+        );
+    }
+    for _ in 0..400 {
+        let query = [("state", "SUCCESS")];
+        let runs: Vec<RunObject> = client.pages("/v1/jobs/a/runs", &query, None).await.unwrap();
+        let behind = runs.iter().filter(|run| run.scheduled_at >= until).count();
+        if behind >= 2 {
+            let first = runs.iter().rfind(|run| run.scheduled_at >= until).unwrap();
+            let gap = ms(&first.scheduled_at) - ms(&until);
+            assert!((0..1_000).contains(&gap), "{gap} ms");
+            let held = runs
+                .iter()
+                .any(|run| run.scheduled_at >= paused.since && run.scheduled_at < until);
+            assert!(!held, "{runs:?}");
+            let job: JobObject = client.get("/v1/jobs/a").await.unwrap();
+            assert_eq!((job.state, job.paused), (JobState::Active, None));
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it did not fire again");
+}
+
+pub(super) fn ms(time: &str) -> i64 {
+    crate::times::ms_of(time).unwrap()
+}
+
+/// All jobs at once, twice; and only what was held so is let go so.
+#[tokio::test]
+async fn all_jobs_are_paused_and_resumed_at_once() {
+    let fixture = start().await;
+    let jobs = (0..60).map(|n| {
+        format!("{{\"id\":\"j{n:02}\",\"schedule\":{{\"every\":\"1h\"}},\"run\":{{\"handler\":\"ok\"}}}}")
+    });
+    let file = format!("{{\"jobs\":[{}]}}", jobs.collect::<Vec<_>>().join(","));
+    let (answer, _) = send(&fixture, Method::POST, "/v1/apply", &[bearer()], &file).await;
+    assert_eq!(answer.status(), 200);
+    let mut client = fixture.client();
+    let body = serde_json::json!({ "reason": "mine" });
+    client
+        .post::<JobObject>("/v1/jobs/j07/pause", &body, vec![])
+        .await
+        .unwrap();
+    let body = serde_json::json!({ "reason": "fire in the house" });
+    for (address, changed) in [
+        ("/v1/pause", 60),
+        ("/v1/pause", 0),
+        ("/v1/resume", 60),
+        ("/v1/resume", 0),
+    ] {
+        let body = match address {
+            "/v1/pause" => body.clone(),
+            _ => serde_json::json!({}),
+        };
+        let report: AllReport = client.post(address, &body, vec![]).await.unwrap();
+        assert_eq!(
+            (report.changed, report.unchanged, report.remaining),
+            (changed, 60 - changed, 0),
+            "{address}"
+        );
+        let jobs: Vec<JobObject> = client.pages("/v1/jobs", &[], None).await.unwrap();
+        let held = jobs.iter().filter(|job| job.state == JobState::Paused);
+        let expected = if address == "/v1/pause" { 60 } else { 1 };
+        assert_eq!(held.count(), expected);
+        let mine = jobs.iter().find(|job| job.spec.id == "j07").unwrap();
+        assert_eq!(mine.state, JobState::Paused);
+        let reason = mine.paused.as_ref().and_then(|p| p.reason.as_deref());
+        if address == "/v1/resume" {
+            assert_eq!(reason, Some("mine"));
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_rest_of_the_api_answers() {
     let fixture = start().await;

@@ -261,6 +261,13 @@ pub fn operate(store: &MemoryBackend, op: &Op, now_ms: i64) {
         Op::Pause(id) => hold(id, true),
         Op::Resume(id) => hold(id, false),
         Op::Delete(id) => commit(Txn::new().op(Write::Delete { key: job_key(id) })),
-        Op::Trigger(..) | Op::Cancel(_) | Op::Drain(..) => {}
+        Op::PauseUntil(..)
+        | Op::PauseAll(_)
+        | Op::ResumeAll
+        | Op::Trigger(..)
+        | Op::Cancel(_)
+        | Op::Retry(..)
+        | Op::Backfill(..)
+        | Op::Drain(..) => {}
     }
 }
