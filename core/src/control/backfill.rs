@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{Requirement, Txn, TxnOutcome};
-use crate::job::record::{IdemRecord, RunRecord, SeqRecord, decode, encode};
+use crate::job::record::{IdemRecord, RunRecord, decode, encode};
 use crate::job::run::RunState;
 use crate::job::spec::{JobSpec, Overlap, SpecError};
 use crate::job::{Definition, Job};
 use crate::keys::{AttemptKey, fnv1a};
 use crate::leader::fire::pending;
+use crate::leader::siblings::Siblings;
 use crate::plan::first_undecided;
 use crate::schedule::Verdict;
 use crate::time::{compact, rfc3339_ms};
@@ -108,23 +109,29 @@ impl Control {
             }
             let alone = definition.spec.overlap == Overlap::Skip;
             together(&definition.spec, plan.slots.len())?;
-            let seq: SeqRecord = decode(&seq_entry.value).unwrap_or_default();
+            let (store, keys) = (&self.store, &self.keys);
+            let siblings =
+                Siblings::of(store, keys, &definition.spec, partition, seq_entry).await?;
             let request = self.backfill_key(job, idempotency_key);
             let idem = IdemRecord {
                 created_ms: now_ms,
                 attempt: None,
                 request: Some(asked(wish)),
             };
-            let mut txn = Txn::new()
-                .require(Requirement::Modified(seq_key.clone(), seq_entry.modified))
+            let mut txn = siblings
+                .consume(Txn::new())
                 .require(Requirement::Modified(
                     self.keys.job(partition, id),
                     job.modified,
                 ))
-                .put(seq_key, encode(&SeqRecord { seq: seq.seq + 1 }))
                 .put(self.keys.idem(&request), encode(&idem));
             if alone {
                 txn = txn.require(Requirement::Empty(self.keys.runs_of(partition, id)));
+            }
+            if definition.spec.overlap == Overlap::Replace
+                && let [(_, only)] = wanted[..]
+            {
+                txn = siblings.replace(keys, txn, &only.run_id, now_ms);
             }
             for (index, slot) in wanted.iter().copied() {
                 let record = backfilled(job, definition, slot, index, now_ms);

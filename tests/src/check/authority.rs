@@ -158,8 +158,13 @@ fn created(
             .changes
             .iter()
             .filter(|change| {
+                // Backfilled runs are made together, and wait for each other.
+                let together = |other: &Step| {
+                    let kind = other.after.as_ref().map(|after| after.record.kind);
+                    record.kind == RunKind::Backfill && kind == Some(RunKind::Backfill)
+                };
                 matches!(change, Change::Run(other) if other.before.is_none()
-                    && other.key.job == step.key.job && other.key != step.key)
+                    && other.key.job == step.key.job && other.key != step.key && !together(other))
             })
             .count();
         if others + beside > 0 {
