@@ -91,6 +91,7 @@ impl Control {
                 stands_for: last.stands_for,
                 stands_from_ms: last.stands_from_ms,
                 payload: last.payload.clone(),
+                cause: last.cause.clone(),
                 ..pending(
                     job,
                     definition,

@@ -43,7 +43,6 @@ enum Due {
 #[derive(Clone, Debug)]
 struct Waiting {
     record: DelayRecord,
-    created: Revision,
     modified: Revision,
     due: Due,
 }
@@ -97,7 +96,6 @@ impl Delays {
         });
         let waiting = Waiting {
             record,
-            created: entry.created,
             modified: entry.modified,
             due: Due::Now,
         };
@@ -176,6 +174,20 @@ async fn look(
         return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
     }
     let record = &waiting.record;
+    if record.run.is_none() {
+        // Whoever has spoilt the record has not ended its last run.
+        let (alive, _) = context
+            .store
+            .list(&keys.runs_of(partition, id), None)
+            .await?;
+        let of_chain = |entry: &Entry| {
+            let key = keys.parse_attempt(&entry.key);
+            key.is_some_and(|key| key.run.contains("~f-"))
+        };
+        if alive.iter().any(of_chain) {
+            return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
+        }
+    }
     let Some(since_ms) = chain_end(&context.store, keys, partition, id, record).await? else {
         return Ok(Look::Wait(Due::AfterRun));
     };
@@ -266,7 +278,7 @@ fn next(
     let jitter_ms = definition.schedule.jitter_ms(&job.id, due_ms);
     let not_before_ms = due_ms.saturating_add(i64::try_from(jitter_ms).unwrap_or(0));
     let run = RunRecord {
-        run: run_of_chain(&job.id, context.meta.epoch, waiting.created.0, number),
+        run: run_of_chain(&job.id, context.meta.epoch, waiting.modified.0),
         scheduled_ms: due_ms,
         not_before_ms,
         ..pending(
@@ -293,7 +305,8 @@ fn next(
     siblings.create(keys, &definition.spec, &key, &run, txn)
 }
 
-/// `job~f-..`: the epoch, the revision at which the chain began, and the run's number in it.
-fn run_of_chain(job: &str, epoch: u8, chain: u64, number: u64) -> String {
-    format!("{job}~f-{epoch:02x}{chain:014x}-{number:08x}")
+/// `job~f-..`: the epoch, and the revision of `delay` that this run consumes. It never comes back, not
+/// even when somebody has spoilt the record.
+fn run_of_chain(job: &str, epoch: u8, consumed: u64) -> String {
+    format!("{job}~f-{epoch:02x}{consumed:014x}")
 }

@@ -46,6 +46,8 @@ pub struct Notice {
 }
 
 const TICK: Duration = Duration::from_millis(500);
+/// The same while there is more to do: what was written shall be seen first.
+const BUSY_TICK: Duration = Duration::from_millis(20);
 
 enum Input {
     Runs(ViewEvent),
@@ -68,6 +70,8 @@ struct Keeper {
     absent_since: BTreeMap<Owner, u64>,
     cancels: BTreeSet<String>,
     chain: Chain,
+    /// Whether there is more to do than a tick may take.
+    busy: bool,
     delays: Delays,
     retention: Retention,
     crowd: Crowd,
@@ -101,6 +105,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         absent_since: BTreeMap::new(),
         cancels: BTreeSet::new(),
         chain: Chain::default(),
+        busy: false,
         delays: Delays::default(),
     };
     let mut tick_at = env.monotonic_ms();
@@ -113,7 +118,8 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
                 if let Err(error) = keeper.tick().await {
                     crate::recipe::outage::again(&error, "keeping house failed");
                 }
-                tick_at = env.monotonic_ms() + u64::try_from(TICK.as_millis()).unwrap_or(500);
+                let rest = if keeper.busy { BUSY_TICK } else { TICK };
+                tick_at = env.monotonic_ms() + u64::try_from(rest.as_millis()).unwrap_or(500);
             }
         }
     }
@@ -259,7 +265,7 @@ impl Keeper {
         self.recover().await?;
         self.end_overdue().await?;
         self.end_cancelled().await?;
-        self.chain.tick(&self.context, &self.authority).await?;
+        self.busy = self.chain.tick(&self.context, &self.authority).await?;
         let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
         self.delays
             .tick(&self.context, &self.authority, &alive)
