@@ -45,6 +45,8 @@ struct Waiting {
     record: DelayRecord,
     modified: Revision,
     due: Due,
+    /// Since when its last run is known to be over, when no record says when it ended.
+    over_ms: Option<i64>,
 }
 
 /// The jobs whose next run depends on the last one's end.
@@ -98,6 +100,7 @@ impl Delays {
             record,
             modified: entry.modified,
             due: Due::Now,
+            over_ms: None,
         };
         self.jobs.insert(job, waiting);
     }
@@ -150,7 +153,7 @@ impl Delays {
 async fn look(
     context: &LeaderContext,
     id: &str,
-    waiting: &Waiting,
+    waiting: &mut Waiting,
     now_ms: i64,
 ) -> BackendResult<Look> {
     let keys = &context.keys;
@@ -188,8 +191,10 @@ async fn look(
             return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
         }
     }
-    let Some(since_ms) = chain_end(&context.store, keys, partition, id, record).await? else {
-        return Ok(Look::Wait(Due::AfterRun));
+    let since_ms = match chain_end(&context.store, keys, partition, id, record).await? {
+        ChainEnd::Alive => return Ok(Look::Wait(Due::AfterRun)),
+        ChainEnd::At(since_ms) => since_ms,
+        ChainEnd::Unknown => *waiting.over_ms.get_or_insert(now_ms),
     };
     let Some(due_ms) = due_ms(&job, record, since_ms) else {
         // Its time is over, unless somebody changes it: then it is looked at again.
@@ -213,7 +218,18 @@ async fn look(
     )))
 }
 
-/// When the last run of the chain ended, or the chain began; none while that run goes on.
+/// How the last run of a chain stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainEnd {
+    /// It goes on.
+    Alive,
+    /// It ended then, or the chain began then; in Unix milliseconds.
+    At(i64),
+    /// It is over, and its record is gone: removed by hand, since retention keeps it.
+    Unknown,
+}
+
+/// How the last run of the chain stands.
 ///
 /// # Errors
 /// Those of the store.
@@ -223,24 +239,20 @@ pub async fn chain_end(
     partition: u16,
     job: &str,
     record: &DelayRecord,
-) -> BackendResult<Option<i64>> {
+) -> BackendResult<ChainEnd> {
     let Some(run) = &record.run else {
-        return Ok(Some(record.since_ms));
+        return Ok(ChainEnd::At(record.since_ms));
     };
-    let (alive, _) = store
-        .list(&keys.attempts_of(partition, job, run), None)
-        .await?;
-    if !alive.is_empty() {
-        return Ok(None);
+    let alive = keys.attempts_of(partition, job, run);
+    if !store.list(&alive, None).await?.0.is_empty() {
+        return Ok(ChainEnd::Alive);
     }
-    let (ended, _) = store
-        .list(&keys.done_attempts_of(partition, job, run), None)
-        .await?;
+    let done = keys.done_attempts_of(partition, job, run);
+    let (ended, _) = store.list(&done, None).await?;
     let ended = ended
         .iter()
         .filter_map(|entry| decode::<RunRecord>(&entry.value).ok()?.ended_ms);
-    // Its record may have been removed by hand.
-    Ok(Some(ended.max().unwrap_or(record.since_ms)))
+    Ok(ended.max().map_or(ChainEnd::Unknown, ChainEnd::At))
 }
 
 /// When the next run is due: at once for the first one, not before the job was last changed or let

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
-use crate::job::record::{GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
+use crate::job::record::{DelayRecord, GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
 use crate::keys::AttemptKey;
@@ -139,11 +139,15 @@ async fn prune(
         .store
         .list(&context.keys.done_of(partition, job), None)
         .await?;
-    let victims = victims(
+    let mut victims = victims(
         entries.iter().filter_map(|e| readable(context, e)),
         &history,
         context.clock.now_ms(),
     );
+    // Read behind the records: the next run of a chain counts from the end of the last one.
+    let delay = context.store.get(&context.keys.delay(job)).await?;
+    let last = delay.and_then(|entry| decode::<DelayRecord>(&entry.value).ok()?.run);
+    victims.retain(|key| Some(&key.run) != last.as_ref());
     for chunk in victims.chunks(DELETES_A_REQUEST / 2) {
         let txn = chunk.iter().fold(Txn::new(), |txn, key| {
             txn.delete(context.keys.done(key))
