@@ -84,6 +84,9 @@ fn seeds_that_failed_once_hold() {
     // Here the checker was wrong: a run of an older definition with a higher limit joined one with a
     // lower, as it may.
     holds(&plan("default", 898));
+    // A chain counted its rest from the beginning: the record of its last run was pruned.
+    holds(&plan("default", 930));
+    holds(&plan("default", 2_130));
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.
