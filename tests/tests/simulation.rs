@@ -195,15 +195,15 @@ fn without_slots_more_run_at_once_than_the_job_allows() {
 #[test]
 fn without_the_counter_in_fires_a_queue_runs_over() {
     let invariant = "overlap: queue runs only when there is room";
-    caught("overlaps", Ablation::SeqInFire, 8, &[invariant]);
+    caught("overlaps", Ablation::SeqInFire, 24, &[invariant]);
     let invariant = "overlap: replace tells the others to go";
-    caught("overlaps", Ablation::SeqInFire, 8, &[invariant]);
+    caught("overlaps", Ablation::SeqInFire, 24, &[invariant]);
 }
 
 #[test]
 fn without_the_proof_a_queue_skips_when_there_is_room() {
     let invariant = "overlap: queue skips only when it is full";
-    caught("overlaps", Ablation::FullProof, 4, &[invariant]);
+    caught("overlaps", Ablation::FullProof, 12, &[invariant]);
 }
 
 #[test]
