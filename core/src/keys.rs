@@ -335,6 +335,18 @@ impl Keys {
         Span::prefix(self.key(format_args!("done/{partition:03}/{job}/{run}/")))
     }
 
+    /// The attempts of a run's parts that have not ended.
+    #[must_use]
+    pub fn parts_of(&self, partition: u16, job: &str, run: &str) -> Span {
+        Span::prefix(self.key(format_args!("run/{partition:03}/{job}/{run}{PART}")))
+    }
+
+    /// The ended attempts of a run's parts.
+    #[must_use]
+    pub fn done_parts_of(&self, partition: u16, job: &str, run: &str) -> Span {
+        Span::prefix(self.key(format_args!("done/{partition:03}/{job}/{run}{PART}")))
+    }
+
     /// What a key under `run/`, `done/` or `late/` names.
     #[must_use]
     pub fn parse_attempt(&self, key: &[u8]) -> Option<AttemptKey> {
@@ -508,6 +520,28 @@ fn number<N: FromStr>(text: &str, width: usize) -> Option<N> {
 /// An id: one part of a key, and not an empty one.
 fn part(text: &str) -> Option<String> {
     (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
+}
+
+/// Stands between the id of a run and the index of a part of it.
+const PART: &str = "~s-";
+
+/// `RUN~s-0003`: the id of a run's part, counted from 0.
+#[must_use]
+pub fn part_id(run: &str, index: u32) -> String {
+    format!("{run}{PART}{index:04}")
+}
+
+/// The run and the index, if the id is one of a part.
+#[must_use]
+pub fn part_of(run: &str) -> Option<(&str, u32)> {
+    let (whole, index) = run.rsplit_once(PART)?;
+    Some((whole, number(index, 4)?))
+}
+
+/// What all ids of a run's parts begin with.
+#[must_use]
+pub fn part_prefix(run: &str) -> String {
+    format!("{run}{PART}")
 }
 
 /// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z`, in

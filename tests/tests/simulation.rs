@@ -67,6 +67,7 @@ fn split_brain_scenarios_hold() {
         "edits",
         "long-windows",
         "overlaps",
+        "divided",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -204,6 +205,12 @@ fn without_the_counter_in_fires_a_queue_runs_over() {
 fn without_the_proof_a_queue_skips_when_there_is_room() {
     let invariant = "overlap: queue skips only when it is full";
     caught("overlaps", Ablation::FullProof, 12, &[invariant]);
+}
+
+#[test]
+fn without_the_revision_of_their_run_parts_are_made_twice() {
+    let invariant = "each part is made once";
+    caught("divided", Ablation::ParentRevision, 6, &[invariant]);
 }
 
 #[test]

@@ -304,6 +304,12 @@ fn together(spec: &JobSpec, slots: usize) -> Result<(), ControlError> {
         Err(ControlError::Invalid(vec![(spec.id.clone(), finding)]))
     };
     match spec.overlap {
+        Overlap::Skip if spec.is_in_parts() && slots > 1 => refuse(
+            format!(
+                "this job runs in parts and has `overlap: skip`, and the range holds {slots} instants"
+            ),
+            "backfill one instant at a time, or say `overlap: allow` meanwhile",
+        ),
         // In one request: the second one would find the runs of the first.
         Overlap::Skip if slots > RUNS_A_REQUEST => refuse(
             format!("this job has `overlap: skip`, and the range holds {slots} instants"),
@@ -370,7 +376,7 @@ fn backfilled(
         now_ms,
     );
     // Of a job whose runs must not be beside each other, they wait for each other.
-    let alone = definition.spec.overlap == Overlap::Skip;
+    let alone = definition.spec.overlap == Overlap::Skip && !definition.spec.is_in_parts();
     RunRecord {
         run: slot.run_id.clone(),
         scheduled_ms: slot.at_ms,

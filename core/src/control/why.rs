@@ -103,7 +103,9 @@ impl Control {
             self.keys.done_of(partition, id),
         ] {
             let (entries, _) = self.store.list(&span, None).await?;
-            records.extend(entries.iter().filter_map(|e| decode(&e.value).ok()));
+            let found = entries.iter().filter_map(|e| decode(&e.value).ok());
+            // What became of an instant is said by its run, not by the parts of that.
+            records.extend(found.filter(|record: &RunRecord| record.shard.is_none()));
         }
         Ok(Known {
             heads,
@@ -266,9 +268,13 @@ impl Control {
                 _ => format!("it waits until {until}: the backoff before its next attempt"),
             }));
         }
+        if run.parts.as_ref().is_some_and(|parts| !parts.wants_nodes()) {
+            return Ok(answer.with("the leader is about to make its parts"));
+        }
         let executing: Vec<&str> = known
             .records
             .iter()
+            .filter(|other| other.parts.is_none())
             .filter(|other| matches!(other.state, RunState::Locked | RunState::Running))
             .map(|other| other.run.as_str())
             .collect();

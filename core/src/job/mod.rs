@@ -1,6 +1,8 @@
 //! Jobs (templates) and runs (their fires).
 
 pub mod finish;
+pub mod parts;
+mod plain;
 pub mod record;
 pub mod run;
 pub mod spec;

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::parts::{Parts, Shard};
+use super::plain::{is_one, is_zero, is_zero_u32, is_zero_u64, one};
 use super::run::{FailReason, Owner, Phase, RunState, SkipReason};
 use crate::control::types::RunKind;
 
@@ -528,45 +530,15 @@ pub struct RunRecord {
     /// The success that this run follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
+    /// Into how many parts it is divided: no worker takes it, the leader does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
+    /// Which part of another run this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// Tells copies of one write from another's write.
     #[serde(default)]
     pub nonce: u64,
-}
-
-fn one() -> u64 {
-    1
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_one(value: &u64) -> bool {
-    *value == 1
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero(value: &i8) -> bool {
-    *value == 0
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero_u32(value: &u32) -> bool {
-    *value == 0
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero_u64(value: &u64) -> bool {
-    *value == 0
 }
 
 impl RunRecord {
@@ -575,6 +547,8 @@ impl RunRecord {
     #[must_use]
     pub fn phase(&self) -> Option<Phase> {
         match self.state {
+            RunState::Pending if self.parts.is_some() => Some(Phase::Whole),
+            RunState::Running if self.parts.is_some() => Some(Phase::InParts),
             RunState::Pending => Some(Phase::Pending),
             RunState::Locked => self.owner.clone().map(Phase::Locked),
             RunState::Running => self.owner.clone().map(Phase::Running),
@@ -582,6 +556,19 @@ impl RunRecord {
             RunState::Failed => self.failed.map(Phase::Failed),
             RunState::Skipped => None,
         }
+    }
+
+    /// Whether a worker of this node may take it: a run in parts is the leader's, and a part may be
+    /// for another node.
+    #[must_use]
+    pub fn is_for(&self, node: &str) -> bool {
+        self.parts.is_none() && self.home().is_none_or(|home| home == node)
+    }
+
+    /// The only node that may run it, if there is one.
+    #[must_use]
+    pub fn home(&self) -> Option<&str> {
+        self.shard.as_ref()?.node.as_deref()
     }
 
     /// 32 hex digits that all attempts of a run share.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::backend::{Op, Requirement, Seen, Txn, TxnOutcome, Write};
 use crate::control::types::RunKind;
+use crate::job::parts::Parts;
 use crate::job::record::{RunRecord, encode};
 use crate::job::run::{RunState, SkipReason};
 use crate::job::spec::Overlap;
@@ -404,6 +405,8 @@ pub fn pending(
         stands_from_ms: None,
         payload: None,
         cause: None,
+        parts: Parts::of(spec),
+        shard: None,
         nonce: 0,
     }
 }

@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod outlook;
 pub mod overdue;
 pub mod partition;
+pub mod parts;
 pub mod retain;
 pub mod siblings;
 pub mod standby;

@@ -71,6 +71,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         let Ok(record) = decode::<RunRecord>(value) else {
             continue;
         };
+        // `parts` looks after the runs that are divided.
+        if record.parts.is_some() {
+            continue;
+        }
         if let Some(owner) = &record.owner
             && !living.contains(owner)
         {

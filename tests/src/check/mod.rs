@@ -14,6 +14,7 @@ pub mod liveness;
 pub mod lives;
 pub mod operators;
 pub mod oracle;
+pub mod parts;
 pub mod policy;
 pub mod slots;
 pub mod states;
@@ -40,11 +41,14 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));
     violations.extend(slots::check(history));
+    violations.extend(parts::check(history));
     violations.extend(operators::check(history));
     violations.extend(liveness::check(history));
     violations
 }
 
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 mod slots_tests;
 #[cfg(test)]

@@ -47,7 +47,7 @@ struct State {
 }
 
 fn executes(record: &RunRecord) -> bool {
-    matches!(record.state, RunState::Locked | RunState::Running)
+    record.parts.is_none() && matches!(record.state, RunState::Locked | RunState::Running)
 }
 
 impl State {
@@ -210,7 +210,7 @@ impl State {
 fn limit(spec: &JobSpec, record: &RunRecord) -> Option<u32> {
     match spec.overlap {
         // Made together, they wait for each other.
-        Overlap::Skip if record.kind == RunKind::Backfill => Some(1),
+        Overlap::Skip if record.kind == RunKind::Backfill && !spec.is_in_parts() => Some(1),
         Overlap::Queue | Overlap::Replace => Some(spec.concurrency.unwrap_or(1)),
         Overlap::Allow | Overlap::Skip => spec.concurrency,
     }

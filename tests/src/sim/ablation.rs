@@ -4,7 +4,7 @@
 use punctual::backend::{Entry, Lease, Op, Requirement, Txn, Write};
 use punctual::job::record::{CursorRecord, RunRecord, Window, decode, encode};
 use punctual::job::run::{FailReason, RunState};
-use punctual::keys::Keys;
+use punctual::keys::{Keys, part_of};
 use punctual::node::NodeConfig;
 use serde::{Serialize, Serializer};
 
@@ -59,11 +59,13 @@ pub enum Ablation {
     SeqInFire,
     /// `overlap: queue` skips without the proof that it is full.
     FullProof,
+    /// Parts of a run are made without its revision.
+    ParentRevision,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -87,6 +89,7 @@ impl Ablation {
         Self::Slot,
         Self::SeqInFire,
         Self::FullProof,
+        Self::ParentRevision,
     ];
 
     /// Its name on the command line.
@@ -116,6 +119,7 @@ impl Ablation {
             Self::Slot => "slot",
             Self::SeqInFire => "seq-in-fire",
             Self::FullProof => "full-proof",
+            Self::ParentRevision => "parent-revision",
         }
     }
 
@@ -180,6 +184,11 @@ impl Ablation {
         }
         if moves_a_cursor(txn) {
             require.retain(|requirement| !self.strips_from_fire(requirement));
+        }
+        if self == Self::ParentRevision && makes_parts(txn) {
+            require.retain(|requirement| {
+                !matches!(requirement, Requirement::Modified(key, _) if kind(key).0 == "run")
+            });
         }
         if self == Self::AbsentRun && moves_a_cursor(txn) {
             require.retain(|requirement| {
@@ -247,6 +256,24 @@ fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
 fn changes_a_job(txn: &Txn) -> bool {
     writes(txn)
         .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+/// Parts of a run, together with the run that counts them.
+fn makes_parts(txn: &Txn) -> bool {
+    let keys = Keys::new(NAMESPACE);
+    let mut part = false;
+    let mut whole = false;
+    for write in writes(txn) {
+        let Write::Put { key, .. } = write else {
+            continue;
+        };
+        if let Some(attempt) = keys.parse_attempt(key).filter(|_| kind(key).0 == "run") {
+            let is_part = part_of(&attempt.run).is_some();
+            part |= is_part;
+            whole |= !is_part;
+        }
+    }
+    part && whole
 }
 
 fn moves_a_cursor(txn: &Txn) -> bool {

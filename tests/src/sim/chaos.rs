@@ -3,6 +3,7 @@
 use super::ablation::Ablations;
 use super::boots;
 use super::breadth::Breadth;
+use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
@@ -74,6 +75,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
         overlaps::widen(&mut root.branch("overlaps", 0), &mut ops, count, heal_ms);
         hold(&mut root.branch("holds", 0), &mut ops, epoch_ms);
         again(&mut root.branch("again", 0), &mut ops);
+        divided::widen(&mut root.branch("divided", 0), &mut ops, heal_ms);
     }
     ops.sort_by_key(|(at, ..)| *at);
     let mut plan = Plan {

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::ablation::Ablations;
 use super::boots;
 use super::chaos;
+use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
@@ -93,6 +94,10 @@ pub const ALL: &[(&str, &str)] = &[
         "overlaps",
         "queues, replacements and limited jobs under triggers that race the fires",
     ),
+    (
+        "divided",
+        "runs in parts on a network that repeats and delays, under leaders and workers that come and go",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -142,6 +147,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 node.slots = u32::try_from(rng.range(1, 9)).unwrap_or(4);
             }
         }
+        "divided" => plan.ops = divided::jobs(&mut rng, HEAL_MS),
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -191,7 +197,10 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         let at = rng.range(10_000, HEAL_MS - 20_000);
         plan.faults.extend(faults(&mut rng, name, at));
     }
-    if matches!(name, "late-writes" | "triggers" | "long-windows" | "edits") {
+    if matches!(
+        name,
+        "late-writes" | "triggers" | "long-windows" | "edits" | "divided"
+    ) {
         plan.faults
             .extend((0..3).map(|node| (0, bad_network(node))));
     }
@@ -356,7 +365,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
             vec![(at, link(node, at, rng.range(20_000, 50_000), cut))]
         }
         "edits" => vec![(at, Fault::RevokeLeader)],
-        "overlaps" => overlaps::faults(rng, at, HEAL_MS),
+        "overlaps" | "divided" => overlaps::faults(rng, at, HEAL_MS),
         "long-windows" => {
             let length = rng.range(20_000, 60_000);
             let back = (at + length).min(HEAL_MS);
