@@ -4,6 +4,7 @@
 mod admin;
 mod cluster;
 mod data_dir;
+mod examples;
 mod http;
 mod import;
 mod metrics;
