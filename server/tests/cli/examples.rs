@@ -100,6 +100,10 @@ fn start(place: &Place, heading: &str, options: &[&str]) -> (Running, Api) {
     (running, Api::of(place))
 }
 
+fn time(text: &Value) -> jiff::Timestamp {
+    text.as_str().unwrap().parse().unwrap()
+}
+
 /// Triggers the job and waits until it has succeeded.
 fn succeeds(place: &Place, job: &str) -> Value {
     becomes(place, &trigger(place, job), "SUCCESS")
@@ -205,8 +209,9 @@ fn the_example_of_what_passed_meanwhile() {
         let skipped = api.runs("door-light", "&state=SKIPPED");
         skipped.into_iter().find(|run| run["reason"] == "deadline")
     });
-    let count = dropped["stands_for"].as_u64().unwrap();
-    assert!((3..=7).contains(&count), "{dropped}");
+    assert!(dropped["stands_for"].as_u64() >= Some(3), "{dropped}");
+    let age = time(&dropped["created_at"]).duration_since(time(&dropped["scheduled_at"]));
+    assert!(age.as_millis() > 3_000, "{dropped}");
     // Those behind it ran, late, and the rest in time.
     wait_for("runs after the outage", || {
         let runs = api.runs("door-light", "&state=SUCCESS");
@@ -272,12 +277,11 @@ fn the_example_of_queues() {
     becomes(&place, &film, "RUNNING");
     let later = trigger(&place, "render-film");
     let preview = trigger(&place, "render-preview");
-    let started = |run: &str| {
-        let run = becomes(&place, run, "SUCCESS");
-        run["started_at"].as_str().unwrap().to_owned()
-    };
-    assert!(started(&film) < started(&preview));
-    assert!(started(&preview) < started(&later));
+    place.run(&["run", "cancel", &film]).ok();
+    let preview = becomes(&place, &preview, "SUCCESS");
+    let next = becomes(&place, &later, "RUNNING");
+    assert!(preview["ended_at"].as_str() <= next["started_at"].as_str());
+    place.run(&["run", "cancel", &later]).ok();
     let nobodys = becomes(&place, &trigger(&place, "archive"), "FAILED");
     assert_eq!(nobodys["reason"], "no_handler", "{nobodys}");
     place.run(&["job", "trigger", "draft"]).fails(4, "disabled");
@@ -302,7 +306,8 @@ fn the_example_of_history() {
     let mut seen = BTreeSet::new();
     wait_for("many runs", || {
         for _ in 0..5 {
-            trigger(&place, "heartbeat");
+            let path = "/v1/jobs/heartbeat/trigger";
+            api.ask("POST", path, &[], "").expect(202);
         }
         let runs = api.runs("heartbeat", "&state=SUCCESS");
         assert!(runs.len() <= 3 + 8 + 5, "{} are kept", runs.len());
@@ -339,7 +344,6 @@ fn the_example_of_a_chain() {
         let next = api.get("/v1/jobs/poll-mailbox")["next_at"].clone();
         next.is_string().then_some(next)
     });
-    let time = |text: &Value| -> jiff::Timestamp { text.as_str().unwrap().parse().unwrap() };
     let rest = time(&next).duration_since(time(&polled["ended_at"]));
     assert_eq!(rest.as_millis(), 30_000, "{polled} {next}");
     sleep(Duration::from_secs(25));
