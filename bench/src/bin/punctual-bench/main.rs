@@ -12,6 +12,7 @@ mod counted;
 mod failover;
 mod figures;
 mod lateness;
+mod million;
 mod nodes;
 mod recorder;
 mod rival;
@@ -27,7 +28,8 @@ use stage::Stage;
 use throughput::What;
 
 const USAGE: &str =
-    "usage: punctual-bench decisions|runs|lateness|all [--etcd URL] [--rounds N] [-o json]
+    "usage: punctual-bench decisions|runs|lateness|jobs-1m|failover|all [--etcd URL] [--rounds N] [-o json]
+       punctual-bench jobs-1m [--jobs N] ...
        punctual-bench failover [--etcd URL] [--rounds N] [--only crash|store-crash] \
      [--overdue-takeover-ms N] [-o json]";
 
@@ -44,6 +46,8 @@ pub(crate) struct Options {
     /// Whether it is killed together with etcd's.
     pub(crate) store_crash: bool,
     pub(crate) overdue_takeover_ms: u64,
+    /// How many jobs `jobs-1m` creates.
+    pub(crate) jobs: usize,
     pub(crate) json: bool,
 }
 
@@ -54,7 +58,7 @@ fn main() -> ExitCode {
     let answer = match scenario.as_str() {
         // The benchmark starts itself again as a node that it can kill.
         nodes::NODE => nodes::Settings::parse(&rest).and_then(|s| in_runtime(nodes::live(s))),
-        "decisions" | "runs" | "lateness" | "failover" | "all" => {
+        "decisions" | "runs" | "lateness" | "jobs-1m" | "failover" | "all" => {
             parse(&rest).and_then(|options| in_runtime(measure(&scenario, options)))
         }
         _ => {
@@ -92,6 +96,12 @@ async fn measure(scenario: &str, options: Options) -> Result<(), String> {
         tell(options.json, &report.json(), &report.table());
         verdicts.push(report.verdict());
     }
+    if wanted("jobs-1m") {
+        let stage = Stage::open(options.etcd.as_deref(), 1);
+        let report = million::run(&stage, options.jobs).await?;
+        tell(options.json, &[report.json()], &report.table());
+        verdicts.push(report.verdict());
+    }
     if wanted("failover") {
         let store = match &options.etcd {
             Some(given) => failover::Store::Given(given.clone()),
@@ -120,6 +130,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         crash: true,
         store_crash: true,
         overdue_takeover_ms: 1_000,
+        jobs: 1_000_000,
         json: false,
     };
     let mut rest = arguments.iter();
@@ -135,6 +146,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--etcd" => options.etcd = Some(value.clone()),
             "--rounds" => options.rounds = usize::try_from(number()?).ok(),
             "--overdue-takeover-ms" => options.overdue_takeover_ms = number()?,
+            "--jobs" => options.jobs = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--only" if value == "crash" => options.store_crash = false,
             "--only" if value == "store-crash" => options.crash = false,
             "-o" if value == "json" => options.json = true,
