@@ -7,8 +7,9 @@ use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 
 use crate::backend::{BackendError, BackendResult, Changes, Entry, Event, Revision, Span};
+use crate::job::pool::Pool;
 use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode, encode};
-use crate::job::{Definition, Job};
+use crate::job::{Definition, Definitions, Job};
 use crate::keys::Keys;
 use crate::plan::{DueIndex, Plan, first_undecided};
 use crate::recipe::retry::{Backoff, Store};
@@ -64,6 +65,8 @@ pub struct Partition {
     pub jobs: BTreeMap<Arc<str>, Job>,
     /// When they are due.
     pub due: DueIndex,
+    /// What their definitions share.
+    pool: Pool,
     /// How far it is decided.
     pub cursor: CursorRecord,
     /// Guard of the next plan.
@@ -131,7 +134,7 @@ impl Partition {
             let Some((id, record)) = decode_job(keys, entry) else {
                 continue;
             };
-            let mut definitions = BTreeMap::new();
+            let mut definitions = Definitions::default();
             for segment in &record.segments {
                 let generation = segment.generation;
                 let found = bytes.get(&(id.to_string(), generation));
@@ -223,6 +226,7 @@ impl Partition {
             number,
             jobs: BTreeMap::new(),
             due: DueIndex::default(),
+            pool: Pool::default(),
             cursor,
             cursor_revision,
             changes: ChangesRecord::default(),
@@ -238,7 +242,10 @@ impl Partition {
         }
     }
 
-    fn insert(&mut self, job: Job) {
+    fn insert(&mut self, mut job: Job) {
+        for definition in job.definitions.iter_mut() {
+            *definition = self.pool.share(definition);
+        }
         let due = first_undecided(&job, &self.cursor.position);
         self.due.set(&job.id, due);
         self.jobs.insert(job.id.clone(), job);
@@ -357,11 +364,11 @@ impl Partition {
         keys: &Keys,
         id: &Arc<str>,
         record: &JobRecord,
-    ) -> BackendResult<BTreeMap<u64, Arc<Definition>>> {
+    ) -> BackendResult<Definitions> {
         let known = self.jobs.get(id).map(|job| &job.definitions);
-        let mut definitions = BTreeMap::new();
+        let mut definitions = Definitions::default();
         for generation in record.segments.iter().map(|s| s.generation) {
-            if let Some(definition) = known.and_then(|known| known.get(&generation)) {
+            if let Some(definition) = known.and_then(|known| known.get(generation)) {
                 definitions.insert(generation, definition.clone());
                 continue;
             }
@@ -482,12 +489,7 @@ fn record<T: DeserializeOwned>(key: &[u8], entry: Option<&Entry>) -> Result<(T, 
     }
 }
 
-fn job(
-    id: Arc<str>,
-    entry: &Entry,
-    record: JobRecord,
-    definitions: BTreeMap<u64, Arc<Definition>>,
-) -> Job {
+fn job(id: Arc<str>, entry: &Entry, record: JobRecord, definitions: Definitions) -> Job {
     Job {
         id,
         uid: entry.created,
