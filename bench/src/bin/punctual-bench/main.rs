@@ -14,6 +14,7 @@ mod figures;
 mod lateness;
 mod million;
 mod nodes;
+mod plot;
 mod recorder;
 mod rival;
 mod stage;
@@ -30,6 +31,7 @@ use throughput::What;
 const USAGE: &str =
     "usage: punctual-bench decisions|runs|lateness|jobs-1m|failover|all [--etcd URL] [--rounds N] [-o json]
        punctual-bench jobs-1m [--jobs N] ...
+       punctual-bench plot FILE    (what `-o json` printed, as SVG on standard output)
        punctual-bench failover [--etcd URL] [--rounds N] [--only crash|store-crash] \
      [--overdue-takeover-ms N] [-o json]";
 
@@ -61,6 +63,12 @@ fn main() -> ExitCode {
         "decisions" | "runs" | "lateness" | "jobs-1m" | "failover" | "all" => {
             parse(&rest).and_then(|options| in_runtime(measure(&scenario, options)))
         }
+        "plot" => rest
+            .first()
+            .ok_or_else(|| "plot FILE".to_owned())
+            .and_then(|file| std::fs::read_to_string(file).map_err(|error| error.to_string()))
+            .and_then(|lines| plot::draw(&lines))
+            .map(|svg| print!("{svg}")),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
