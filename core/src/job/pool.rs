@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::schedule::{Interner, ScheduleSpec};
+use crate::schedule::{Interner, Schedule, ScheduleSpec};
 
 use super::Definition;
 use super::record::encode;
@@ -19,10 +19,19 @@ const SMALL: usize = 1_024;
 /// Hands out shared definitions.
 #[derive(Debug, Default)]
 pub struct Pool {
-    specs: BTreeMap<Vec<u8>, Arc<JobSpec>>,
+    /// By the bytes of their policies.
+    alike: BTreeMap<Vec<u8>, Alike>,
     schedules: Interner,
+    count: usize,
     /// Size at which what nobody holds any more is dropped.
     sweep_at: usize,
+}
+
+/// Definitions of the same policies.
+#[derive(Debug)]
+struct Alike {
+    spec: Arc<JobSpec>,
+    by_schedule: BTreeMap<Schedule, Arc<Definition>>,
 }
 
 impl Pool {
@@ -30,15 +39,34 @@ impl Pool {
     pub fn share(&mut self, definition: &Definition) -> Arc<Definition> {
         let spec = lean(&definition.spec);
         let key = encode(&spec);
-        if self.specs.len() >= self.sweep_at.max(SMALL) {
-            self.specs.retain(|_, spec| Arc::strong_count(spec) > 1);
-            self.sweep_at = self.specs.len() * 2;
+        if self.count >= self.sweep_at.max(SMALL) {
+            self.sweep();
         }
-        let spec = self.specs.entry(key).or_insert_with(|| Arc::new(spec));
-        Arc::new(Definition {
-            spec: spec.clone(),
-            schedule: self.schedules.share(definition.schedule.clone()),
-        })
+        let alike = self.alike.entry(key).or_insert_with(|| Alike {
+            spec: Arc::new(spec),
+            by_schedule: BTreeMap::new(),
+        });
+        if let Some(known) = alike.by_schedule.get(&definition.schedule) {
+            return known.clone();
+        }
+        let schedule = self.schedules.share(definition.schedule.clone());
+        let shared = Arc::new(Definition {
+            spec: alike.spec.clone(),
+            schedule: schedule.clone(),
+        });
+        alike.by_schedule.insert(schedule, shared.clone());
+        self.count += 1;
+        shared
+    }
+
+    fn sweep(&mut self) {
+        self.alike.retain(|_, alike| {
+            let held = |definition: &mut Arc<Definition>| Arc::strong_count(definition) > 1;
+            alike.by_schedule.retain(|_, definition| held(definition));
+            !alike.by_schedule.is_empty()
+        });
+        self.count = self.alike.values().map(|a| a.by_schedule.len()).sum();
+        self.sweep_at = self.count * 2;
     }
 }
 
@@ -68,7 +96,7 @@ mod tests {
     use super::*;
     use crate::duration::Millis;
     use crate::job::spec::{CommandSpec, Overlap};
-    use crate::schedule::{Calendars, Schedule};
+    use crate::schedule::Calendars;
 
     fn definition(spec: JobSpec) -> Definition {
         let schedule = Schedule::compile(&spec.schedule, 0, &Calendars::default()).unwrap();
@@ -87,8 +115,10 @@ mod tests {
         other.name = Some("B".into());
         other.labels.insert("team".into(), "x".into());
         let (one, other) = (pool.share(&definition(one)), pool.share(&definition(other)));
-        assert!(Arc::ptr_eq(&one.spec, &other.spec));
-        assert_eq!(one.schedule, other.schedule);
+        assert!(Arc::ptr_eq(&one, &other));
+        let later = JobSpec::handler("c", "h").cron("0 6 * * *");
+        let later = pool.share(&definition(later));
+        assert!(Arc::ptr_eq(&one.spec, &later.spec) && one.schedule != later.schedule);
         assert_eq!(one.spec.needs(), "handler:h");
     }
 
@@ -131,6 +161,6 @@ mod tests {
             spec.queue = format!("queue-{n}");
             drop(pool.share(&definition(spec)));
         }
-        assert!(pool.specs.len() <= SMALL);
+        assert!(pool.alike.len() <= SMALL);
     }
 }
