@@ -411,7 +411,6 @@ impl Partition {
         self.batch = (self.batch / 2).max(1);
     }
 
-    /// Reads the partition anew, keeping what is known of its runs.
     /// Reads the partition anew, keeping what is known of its runs. One that cannot be read now is
     /// tried again later.
     ///

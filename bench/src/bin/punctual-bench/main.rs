@@ -8,25 +8,37 @@
     reason = "a command line tool talks on its streams"
 )]
 
+mod counted;
 mod failover;
+mod figures;
+mod lateness;
 mod nodes;
 mod recorder;
+mod rival;
+mod stage;
+mod throughput;
 
 use std::process::ExitCode;
 
 use punctual_tests::etcd::EtcdCluster;
+use serde_json::Value;
 
-const USAGE: &str = "usage: punctual-bench failover [--etcd URL] [--rounds N] [--only crash|store-crash] \
+use stage::Stage;
+use throughput::What;
+
+const USAGE: &str =
+    "usage: punctual-bench decisions|runs|lateness|all [--etcd URL] [--rounds N] [-o json]
+       punctual-bench failover [--etcd URL] [--rounds N] [--only crash|store-crash] \
      [--overdue-takeover-ms N] [-o json]";
 
-/// So many members has an etcd that the benchmark starts itself.
+/// So many members has an etcd that the benchmark starts itself, where its deaths matter.
 const MEMBERS: usize = 3;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) etcd: Option<String>,
-    pub(crate) rounds: usize,
+    pub(crate) rounds: Option<usize>,
     /// Whether the leader is killed, and asked to leave.
     pub(crate) crash: bool,
     /// Whether it is killed together with etcd's.
@@ -40,9 +52,11 @@ fn main() -> ExitCode {
     let scenario = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
     let answer = match scenario.as_str() {
-        "failover" => parse(&rest).and_then(|options| in_runtime(measure(options))),
         // The benchmark starts itself again as a node that it can kill.
         nodes::NODE => nodes::Settings::parse(&rest).and_then(|s| in_runtime(nodes::live(s))),
+        "decisions" | "runs" | "lateness" | "failover" | "all" => {
+            parse(&rest).and_then(|options| in_runtime(measure(&scenario, options)))
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -57,24 +71,52 @@ fn main() -> ExitCode {
     }
 }
 
-async fn measure(options: Options) -> Result<(), String> {
-    let store = match &options.etcd {
-        Some(given) => failover::Store::Given(given.clone()),
-        None => failover::Store::Own(EtcdCluster::start(MEMBERS)),
-    };
-    let report = failover::run(store, &options).await?;
-    if options.json {
-        println!("{}", report.json());
-    } else {
-        println!("{}", report.table());
+async fn measure(scenario: &str, options: Options) -> Result<(), String> {
+    let wanted = |name: &str| scenario == name || scenario == "all";
+    let rounds = options.rounds.unwrap_or(throughput::ROUNDS);
+    let mut verdicts = Vec::new();
+    for what in [What::Decisions, What::Runs] {
+        if wanted(what.name()) {
+            // An etcd of its own for each: what one has written is no burden to the next.
+            let stage = Stage::open(options.etcd.as_deref(), 1);
+            let report = throughput::run(&stage, what, rounds).await?;
+            tell(options.json, &[report.json()], &report.table());
+            verdicts.push(report.verdict());
+        }
     }
-    report.verdict()
+    if wanted("lateness") {
+        let mut report = lateness::run(&Stage::open(options.etcd.as_deref(), 1)).await?;
+        if options.etcd.is_none() {
+            report.extend(lateness::run(&Stage::open(None, MEMBERS)).await?);
+        }
+        tell(options.json, &report.json(), &report.table());
+        verdicts.push(report.verdict());
+    }
+    if wanted("failover") {
+        let store = match &options.etcd {
+            Some(given) => failover::Store::Given(given.clone()),
+            None => failover::Store::Own(EtcdCluster::start(MEMBERS)),
+        };
+        let report = failover::run(store, &options).await?;
+        tell(options.json, &[report.json()], &report.table());
+        verdicts.push(report.verdict());
+    }
+    verdicts.into_iter().collect()
+}
+
+/// One object a line for programs, a table for people.
+fn tell(json: bool, objects: &[Value], table: &str) {
+    if json {
+        objects.iter().for_each(|object| println!("{object}"));
+    } else {
+        println!("{table}\n");
+    }
 }
 
 fn parse(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
         etcd: None,
-        rounds: 10,
+        rounds: None,
         crash: true,
         store_crash: true,
         overdue_takeover_ms: 1_000,
@@ -91,7 +133,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         };
         match name.as_str() {
             "--etcd" => options.etcd = Some(value.clone()),
-            "--rounds" => options.rounds = usize::try_from(number()?).unwrap_or(usize::MAX),
+            "--rounds" => options.rounds = usize::try_from(number()?).ok(),
             "--overdue-takeover-ms" => options.overdue_takeover_ms = number()?,
             "--only" if value == "crash" => options.store_crash = false,
             "--only" if value == "store-crash" => options.crash = false,
