@@ -37,7 +37,12 @@ pub(crate) fn draw(lines: &str) -> Result<String, String> {
             Some("runs") => {
                 charts.push(throughput(&object, "Complete runs a second, no-op handler"));
             }
-            Some("lateness") => lateness(&mut late, &object),
+            Some("lateness") => {
+                let rows = object["rows"].as_array();
+                rows.into_iter()
+                    .flatten()
+                    .for_each(|row| lateness(&mut late, row));
+            }
             _ => {}
         }
     }
