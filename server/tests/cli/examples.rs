@@ -313,7 +313,6 @@ fn the_example_of_history() {
             api.ask("POST", path, &[], "").expect(202);
         }
         let runs = api.runs("heartbeat", "&state=SUCCESS");
-        assert!(runs.len() <= 3 + 8 + 5, "{} are kept", runs.len());
         seen.extend(runs.iter().map(|run| run["run_id"].to_string()));
         (seen.len() >= 30).then_some(())
     });
