@@ -3,6 +3,7 @@
 pub mod finish;
 pub mod parts;
 mod plain;
+pub mod progress;
 pub mod record;
 pub mod run;
 pub mod spec;
