@@ -451,7 +451,7 @@ impl Keeper {
                     epoch: meta.epoch,
                     execution: None,
                     error: Some(explain(event, &attempt.record, owner)),
-                    spec: definition.as_ref().map(|d| &d.spec),
+                    spec: definition.as_ref().map(|d| &*d.spec),
                 };
                 finish::end(keys, &attempt, event, &end)
             };

@@ -223,6 +223,7 @@ fn the_example_of_what_passed_meanwhile() {
     });
 }
 
+/// U14 among them: what follows when a node vanishes is the job's choice; by default no second run.
 #[test]
 fn the_example_of_runs_that_fail() {
     let place = Place::new();
@@ -257,7 +258,7 @@ fn the_example_of_runs_that_fail() {
     }
     node.signal(Signal::KILL);
     node.wait();
-    let (_node, _) = start(&place, heading, &quick);
+    let (_node, api) = start(&place, heading, &quick);
     let lost = becomes(&place, &careful, "FAILED");
     assert_eq!(
         (&lost["reason"], &lost["attempt"]),
@@ -265,6 +266,8 @@ fn the_example_of_runs_that_fail() {
     );
     let again = becomes(&place, &safe, "SUCCESS");
     assert_eq!(again["attempt"], 2, "{again}");
+    let runs = api.runs("charge-cards", "");
+    assert_eq!(runs.len(), 1, "{runs:?}");
 }
 
 #[test]

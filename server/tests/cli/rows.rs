@@ -452,3 +452,92 @@ fn a11_what_passed_while_nobody_was_there_is_on_record() {
         }
     }
 }
+
+/// U24: two people put the same job at the same time, with different phases. What stands is one of
+/// them, and nothing of the other one fires behind it.
+#[test]
+fn u24_two_puts_at_once_leave_one_schedule() {
+    let place = Place::new();
+    let (_node, api) = node(&place, "log");
+    // Every three seconds, from another second on.
+    let spec = |phase: u32| {
+        json!({
+            "schedule": { "every": "3s", "start": format!("2026-01-01T00:00:0{phase}Z") },
+            "run": { "command": ["true"] },
+            "history": { "keep_success": 100 },
+        })
+    };
+    let jobs: Vec<String> = (0..8).map(|n| format!("job-{n}")).collect();
+    for job in &jobs {
+        std::thread::scope(|scope| {
+            for phase in 0..3 {
+                let (api, spec) = (&api, spec(phase));
+                scope.spawn(move || put(api, job, &spec));
+            }
+        });
+    }
+    let last = jobs.last().unwrap();
+    wait_for("a few instants", || {
+        (api.runs(last, "&state=SUCCESS").len() >= 3).then_some(())
+    });
+    for job in &jobs {
+        let shown = api.get(&format!("/v1/jobs/{job}"));
+        let start = shown["spec"]["schedule"]["start"].as_str().unwrap();
+        let phase: i64 = start["2026-01-01T00:00:0".len()..][..1].parse().unwrap();
+        assert_eq!(second(&shown["next_at"]) % 3, phase % 3, "{shown}");
+        let runs = api.runs(job, "");
+        let since = shown["updated_at"].as_str();
+        let behind = runs
+            .iter()
+            .filter(|run| run["scheduled_at"].as_str() > since);
+        let behind: Vec<i64> = behind.map(|run| second(&run["scheduled_at"])).collect();
+        assert!(!behind.is_empty(), "{runs:?}");
+        assert!(behind.iter().all(|at| at % 3 == phase % 3), "{behind:?}");
+        let each: BTreeSet<_> = behind.iter().collect();
+        assert_eq!(each.len(), behind.len(), "{behind:?}");
+    }
+}
+
+/// V04: while somebody leads, no job's next instant lies in the past. When nobody does, the instants
+/// that nobody decides are counted, in the status and as a metric.
+#[test]
+fn v04_a_next_instant_in_the_past_does_not_pass_unnoticed() {
+    let place = Place::new();
+    let (_node, api) = node(&place, "log");
+    for (id, schedule) in [
+        ("each", json!({ "every": "1s" })),
+        ("cron", json!({ "cron": "*/2 * * * * *" })),
+        ("rest", json!({ "after_finish": "1s" })),
+        ("rare", json!({ "cron": "0 0 29 2 *" })),
+    ] {
+        let spec = json!({ "schedule": schedule, "run": { "command": ["true"] } });
+        put(&api, id, &spec);
+    }
+    for _ in 0..40 {
+        let before = jiff::Timestamp::now();
+        let jobs = api.get("/v1/jobs");
+        for job in jobs["items"].as_array().unwrap() {
+            // A chain has no next instant while its run is not finished.
+            let Some(next) = job["next_at"].as_str() else {
+                assert_eq!(job["spec"]["id"], "rest", "{job}");
+                continue;
+            };
+            let next: jiff::Timestamp = next.parse().unwrap();
+            let late = before.duration_since(next).as_millis();
+            assert!(late <= 1_000, "{late} ms: {job}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let nodes = place.run(&["node", "ls", "-o", "name"]).ok();
+    place.run(&["node", "drain", nodes.trim()]).ok();
+    wait_for("a count of what is not decided", || {
+        let status = api.get("/v1/status");
+        (status["undecided_instants"].as_u64() > Some(0)).then_some(())
+    });
+    wait_for("the metric", || {
+        let metrics = api.ask("GET", "/metrics", &[], "").body;
+        let line = "scheduler_undecided_instants ";
+        let count = metrics.lines().find_map(|text| text.strip_prefix(line));
+        count.filter(|count| *count != "0").map(drop)
+    });
+}

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use punctual::handler::{FencingToken, RunContext};
+use punctual::handler::FencingToken;
 use rusqlite::{Connection, params};
 
 /// What everything here can fail with.
@@ -32,6 +32,11 @@ const WRITE: &str = "
     ON CONFLICT (name) DO UPDATE SET token = excluded.token, text = excluded.text
     WHERE report.token <= excluded.token";
 
+/// The same where the row is there already.
+const REWRITE: &str = "
+    UPDATE report SET token = ?2, text = ?3
+    WHERE name = ?1 AND token <= ?2";
+
 /// Opens the database of the effects. Each attempt has a connection of its own.
 pub(crate) fn open(path: &Path) -> Answer<Connection> {
     let database = Connection::open(path)?;
@@ -53,19 +58,27 @@ pub(crate) fn write(
     token: FencingToken,
     text: &str,
 ) -> Answer<bool> {
-    // SQLite's integers are signed. A token reaches 2^63 after 128 restores.
-    let token = i64::try_from(token.0)?;
-    Ok(database.execute(WRITE, params![name, token, text])? == 1)
+    Ok(database.execute(WRITE, params![name, signed(token)?, text])? == 1)
 }
 
-/// [`write()`], as a handler does it: to be refused ends the attempt.
-pub(crate) fn write_or_stop(
+/// The same where the report is there already.
+pub(crate) fn rewrite(
     database: &Connection,
     name: &str,
-    run: &RunContext,
+    token: FencingToken,
     text: &str,
-) -> Answer<()> {
-    match write(database, name, run.fencing_token, text)? {
+) -> Answer<bool> {
+    Ok(database.execute(REWRITE, params![name, signed(token)?, text])? == 1)
+}
+
+/// SQLite's integers are signed. A token reaches 2^63 after 128 restores.
+fn signed(token: FencingToken) -> Answer<i64> {
+    Ok(i64::try_from(token.0)?)
+}
+
+/// As a handler does it: to be refused ends the attempt.
+pub(crate) fn or_stop(written: Answer<bool>) -> Answer<()> {
+    match written? {
         true => Ok(()),
         false => Err("somebody newer writes this report".into()),
     }

@@ -13,6 +13,7 @@ use punctual::job::run::RunState;
 use punctual::job::spec::{JobSpec, OnLost};
 use punctual::node::{Node, NodeConfig};
 use punctual_memory::MemoryBackend;
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::sink;
@@ -67,7 +68,10 @@ fn a_fenced_cell_never_goes_back() {
         CREATE TRIGGER changed AFTER UPDATE ON report BEGIN
             INSERT INTO past (token) VALUES (new.token);
         END;";
-    sink::open(&path).unwrap().execute_batch(kept).unwrap();
+    let first = sink::open(&path).unwrap();
+    first.execute_batch(kept).unwrap();
+    assert!(!sink::rewrite(&first, "daily", FencingToken(0), "text").unwrap());
+    assert!(sink::write(&first, "daily", FencingToken(0), "text").unwrap());
     let together = Arc::new(Barrier::new(usize::try_from(WRITERS).unwrap()));
     let writers: Vec<_> = (1..=WRITERS)
         .map(|token| {
@@ -75,8 +79,13 @@ fn a_fenced_cell_never_goes_back() {
             std::thread::spawn(move || {
                 let database = sink::open(&path).unwrap();
                 together.wait();
+                // Both statements, beside each other.
+                let statement = match token % 2 {
+                    0 => sink::rewrite,
+                    _ => sink::write,
+                };
                 let token = FencingToken(token);
-                let write = || sink::write(&database, "daily", token, "text").unwrap();
+                let write = || statement(&database, "daily", token, "text").unwrap();
                 (0..20).filter(|_| write()).count()
             })
         })
@@ -85,14 +94,17 @@ fn a_fenced_cell_never_goes_back() {
     let last = usize::try_from(WRITERS).unwrap() - 1;
     assert_eq!(taken[last], 20, "nobody is newer than the last one");
     let past = number(&path, "SELECT count(*) FROM past");
-    assert_eq!(usize::try_from(past).unwrap(), taken.iter().sum::<usize>());
+    let past = usize::try_from(past).unwrap();
+    assert_eq!(past, 1 + taken.iter().sum::<usize>());
     let back = "SELECT count(*) FROM past a JOIN past b ON b.place = a.place + 1
         WHERE b.token < a.token";
     assert_eq!(number(&path, back), 0);
     assert_eq!(number(&path, "SELECT token FROM report"), 12);
     // It is the condition that does it: without it the smallest token gets in again.
     let database = sink::open(&path).unwrap();
-    assert!(!sink::write(&database, "daily", FencingToken(11), "late").unwrap());
+    for statement in [sink::write, sink::rewrite] {
+        assert!(!statement(&database, "daily", FencingToken(11), "late").unwrap());
+    }
     let bare = "UPDATE report SET token = 11 WHERE name = 'daily'";
     assert_eq!(database.execute(bare, []).unwrap(), 1);
     assert_eq!(number(&path, back), 1);
@@ -130,6 +142,10 @@ async fn run_once(spec: JobSpec, handler: impl punctual::handler::Handler) -> Ve
     stop.stop(StopCause::Cancelled);
     life.await.unwrap().unwrap();
     attempts
+}
+
+fn write(database: &Connection, run: &RunContext, text: &str) -> sink::Answer<()> {
+    sink::or_stop(sink::write(database, "daily", run.fencing_token, text))
 }
 
 fn job(attempts: u32) -> JobSpec {
@@ -184,9 +200,9 @@ async fn an_attempt_that_wakes_behind_its_successor_is_refused() {
         let (path, met, told) = (database.clone(), Arc::clone(&met), Arc::clone(&told));
         async move {
             let database = sink::open(&path).unwrap();
-            sink::write_or_stop(&database, "daily", &run, "begun").unwrap();
+            write(&database, &run, "begun").unwrap();
             if run.attempt > 1 {
-                sink::write_or_stop(&database, "daily", &run, "done").unwrap();
+                write(&database, &run, "done").unwrap();
                 assert!(sink::pay(&database, &run.run_id, 250).unwrap());
                 return Ok(());
             }
@@ -197,7 +213,7 @@ async fn an_attempt_that_wakes_behind_its_successor_is_refused() {
                     .changed
                     .wait_while(succeeded, |succeeded| !*succeeded)
                     .unwrap();
-                let refused = sink::write_or_stop(&database, "daily", &run, "stale").is_err();
+                let refused = write(&database, &run, "stale").is_err();
                 let paid = sink::pay(&database, &run.run_id, 250).unwrap();
                 (refused, paid)
             });

@@ -49,6 +49,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn json(&self) -> Value {
         json!({
+            "scenario": "failover",
             "crash_ms": self.crash_ms,
             "graceful_ms": self.graceful_ms,
             "store_crash_ms": self.store_crash_ms,

@@ -11,6 +11,10 @@ impl Rounds {
         self.0.push(value);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

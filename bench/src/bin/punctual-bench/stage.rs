@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use punctual::backend::CoordinationBackend;
 use punctual::bootstrap::bootstrap;
@@ -123,7 +124,7 @@ impl Window {
     pub(crate) async fn passed(self) {
         let left = self.to_s * 1_000 - wall_ms();
         let left = u64::try_from(left).unwrap_or(0);
-        tokio::time::sleep(std::time::Duration::from_millis(left + 5)).await;
+        tokio::time::sleep(Duration::from_millis(left + 5)).await;
     }
 }
 
@@ -166,49 +167,115 @@ impl Audit {
 }
 
 impl Namespace {
-    /// Creates the jobs, partition by partition, so that each is read once.
+    /// Creates the jobs.
     pub(crate) async fn apply(&self, jobs: Vec<JobSpec>) -> Result<(), String> {
+        self.apply_with(jobs, &|_| {}).await
+    }
+
+    /// Creates the jobs, partition by partition, so that each is read once; tells of progress.
+    pub(crate) async fn apply_with(
+        &self,
+        jobs: Vec<JobSpec>,
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), String> {
         let mut parts: BTreeMap<u16, Vec<JobSpec>> = BTreeMap::new();
         for job in jobs {
             let partition = partition_of(&job.id, self.partitions);
             parts.entry(partition).or_default().push(job);
         }
         let quiet = |_: usize, _: usize| {};
+        let mut done = 0;
         for part in parts.into_values() {
+            done += part.len();
             let applied = self.control.apply(part, false, &quiet).await;
             applied.map_err(|error| format!("{error:?}"))?;
+            progress(done);
         }
         Ok(())
     }
 
-    /// Looks at every record: each of `jobs` has each instant of the window once.
+    /// The records of these jobs, ended or not.
+    async fn records(&self, jobs: &[String]) -> Result<Vec<RunRecord>, String> {
+        let mut records = Vec::new();
+        for job in jobs {
+            let partition = partition_of(job, self.partitions);
+            let spans = [
+                self.keys.runs_of(partition, job),
+                self.keys.done_of(partition, job),
+            ];
+            for span in spans {
+                let (entries, _) = self.store.list(&span, None).await.map_err(text)?;
+                for entry in entries {
+                    records.push(decode(&entry.value).map_err(text)?);
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Waits until each of these jobs has had all its runs, and all have ended.
+    pub(crate) async fn ended(
+        &self,
+        jobs: &[String],
+        window: Window,
+        patience: Duration,
+    ) -> Result<Vec<RunRecord>, String> {
+        let begun = Instant::now();
+        loop {
+            let records = self.records(jobs).await?;
+            let ended = records.iter().filter(|record| record.ended_ms.is_some());
+            let ended = ended.count();
+            if ended >= jobs.len() * window.instants() {
+                return Ok(records);
+            }
+            if begun.elapsed() > patience {
+                return Err(format!("{ended} runs ended after {patience:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Whether a run of the job has been decided since it was created.
+    pub(crate) async fn has_fired(&self, job: &str) -> Result<bool, String> {
+        let records = self.records(&[job.to_owned()]).await?;
+        Ok(!records.is_empty())
+    }
+
+    /// Looks at every record.
     pub(crate) async fn audit(&self, jobs: &[String], window: Window) -> Result<Audit, String> {
-        let mut found: BTreeMap<String, BTreeMap<i64, usize>> = BTreeMap::new();
+        let mut records = Vec::new();
         for span in [self.keys.runs(), self.keys.all_done()] {
             let (entries, _) = self.store.list(&span, None).await.map_err(text)?;
             for entry in entries {
-                let record: RunRecord = decode(&entry.value).map_err(text)?;
-                let instants = found.entry(record.job).or_default();
-                *instants.entry(record.scheduled_ms).or_default() += 1;
+                records.push(decode(&entry.value).map_err(text)?);
             }
         }
-        let mut audit = Audit::default();
-        for job in jobs {
-            let instants = found.remove(job).unwrap_or_default();
-            for second in window.from_s + 1..=window.to_s {
-                match instants.get(&(second * 1_000)) {
-                    None => audit.missed += 1,
-                    Some(times) => {
-                        audit.runs += 1;
-                        audit.duplicates += times - 1;
-                    }
+        Ok(audit_of(jobs, window, &records))
+    }
+}
+
+/// Each of `jobs` has each instant of the window once, and no other one.
+pub(crate) fn audit_of(jobs: &[String], window: Window, records: &[RunRecord]) -> Audit {
+    let mut found: BTreeMap<&str, BTreeMap<i64, usize>> = BTreeMap::new();
+    for record in records {
+        let instants = found.entry(&record.job).or_default();
+        *instants.entry(record.scheduled_ms).or_default() += 1;
+    }
+    let mut audit = Audit::default();
+    for job in jobs {
+        let instants = found.remove(job.as_str()).unwrap_or_default();
+        for second in window.from_s + 1..=window.to_s {
+            match instants.get(&(second * 1_000)) {
+                None => audit.missed += 1,
+                Some(times) => {
+                    audit.runs += 1;
+                    audit.duplicates += times - 1;
                 }
             }
-            // Instants that nobody asked for.
-            audit.duplicates += instants.len().saturating_sub(window.instants());
         }
-        Ok(audit)
+        audit.duplicates += instants.len().saturating_sub(window.instants());
     }
+    audit
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

@@ -22,6 +22,9 @@ use crate::stage::{Audit, Namespace, Stage, Window, each_second, text};
 
 /// Rounds of a figure.
 pub(crate) const ROUNDS: usize = 5;
+/// So long an idle node is watched, after this time to come to rest.
+const IDLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(5);
 /// A backlog that takes longer than this is not worked off.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -67,6 +70,7 @@ pub(crate) struct Report {
     audit: Audit,
     /// Of the last round, for the table of operations.
     cost: Cost,
+    idle: Option<Value>,
 }
 
 /// What a run costs the store.
@@ -125,6 +129,7 @@ impl Report {
                 "ceiling_per_s": self.ceiling.all(),
             },
             "per_run": self.cost.json(),
+            "idle_node_per_minute": self.idle,
             "runs": self.audit.runs,
             "missed": self.audit.missed,
             "duplicates": self.audit.duplicates,
@@ -136,11 +141,12 @@ impl Report {
         let baseline = quotients(&self.product, &self.baseline);
         let ceiling = quotients(&self.product, &self.ceiling);
         format!(
-            "{}, a second: median (min to max) of {ROUNDS} rounds\n\
+            "{}, a second: median (min to max) of {} rounds\n\
              product   {}\nbaseline  {}\nceiling   {}\n\
              product / baseline  {}\nproduct / ceiling   {}\n\
              {} runs, {} missed, {} duplicates",
             self.what.name(),
+            self.product.len(),
             self.product.text(0),
             self.baseline.text(0),
             self.ceiling.text(0),
@@ -167,6 +173,7 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
         ceiling: Rounds::default(),
         audit: Audit::default(),
         cost: Cost::default(),
+        idle: None,
     };
     // A record's size is known after the first round; this is what it comes to.
     let mut bytes = 450;
@@ -182,7 +189,7 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
         report.baseline.push(baseline);
         window.passed().await;
 
-        let sample = product(&namespace, what, runs).await?;
+        let sample = product(&namespace, what, runs, number == rounds).await?;
         report.product.push(sample.per_s);
         bytes = sample.shape.bytes;
         let shape = sample.shape;
@@ -190,6 +197,7 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
         report.ceiling.push(ceiling);
         report.audit.add(namespace.audit(&ids, window).await?);
         report.cost = sample.cost;
+        report.idle = sample.idle;
         eprintln!(
             "{} round {number}: product {:.0}/s, baseline {baseline:.0}/s, ceiling {ceiling:.0}/s \
              ({} puts a request of {bytes} bytes, {} in flight)",
@@ -206,9 +214,15 @@ struct Sample {
     per_s: f64,
     shape: Shape,
     cost: Cost,
+    idle: Option<Value>,
 }
 
-async fn product(namespace: &Namespace, what: What, runs: usize) -> Result<Sample, String> {
+async fn product(
+    namespace: &Namespace,
+    what: What,
+    runs: usize,
+    is_last: bool,
+) -> Result<Sample, String> {
     let counted = Counted::new(namespace.backend.clone(), namespace.keys.clone());
     let mut executors = Executors::default();
     let nothing = |_: RunContext| async { Ok::<(), String>(()) };
@@ -243,22 +257,42 @@ async fn product(namespace: &Namespace, what: What, runs: usize) -> Result<Sampl
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let tally = counted.tally().clone();
-    if std::env::var_os("BENCH_DEBUG").is_some() {
-        let t0 = tally.commits.iter().map(|c| c.sent).min().unwrap_or(begun);
-        for c in &tally.commits {
-            eprintln!(
-                "{:>8.1} {:>7.1} fires {} ends {} writes {}",
-                (c.sent - t0).as_secs_f64() * 1e3,
-                (c.answered - c.sent).as_secs_f64() * 1e3,
-                c.fires,
-                c.ends,
-                c.writes
-            );
-        }
-    }
+    let idle = match is_last {
+        true => Some(idle(&counted).await),
+        false => None,
+    };
     canceller.stop(StopCause::Cancelled);
     life.await.map_err(text)?.map_err(text)?;
-    Ok(sample(&tally, what, runs))
+    Ok(Sample {
+        idle,
+        ..sample(&tally, what, runs)
+    })
+}
+
+/// What a node that leads and has nothing to do asks of the store in a minute.
+async fn idle(counted: &Counted) -> Value {
+    // What the last runs left to be done is done.
+    tokio::time::sleep(SETTLE).await;
+    let before = counted.tally().clone();
+    tokio::time::sleep(IDLE).await;
+    let after = counted.tally().clone();
+    let scale = 60.0 / IDLE.as_secs_f64();
+    let minute = |after: usize, before: usize| {
+        let count = u32::try_from(after - before).unwrap_or(u32::MAX);
+        round(f64::from(count) * scale, 1)
+    };
+    let others = after.others.iter().map(|(kind, count)| {
+        let known = before.others.get(kind).copied().unwrap_or(0);
+        ((*kind).to_owned(), json!(minute(*count, known)))
+    });
+    let mut all: serde_json::Map<String, Value> = others.collect();
+    let commits = minute(after.commits.len(), before.commits.len());
+    all.insert("write_requests".into(), json!(commits));
+    all.insert(
+        "watch_events".into(),
+        json!(minute(after.events, before.events)),
+    );
+    Value::Object(all)
 }
 
 #[allow(
@@ -291,5 +325,6 @@ fn sample(tally: &Tally, what: What, runs: usize) -> Sample {
             in_flight: (in_flight.ceil() as usize).max(1),
         },
         cost: Cost::of(tally, runs),
+        idle: None,
     }
 }
