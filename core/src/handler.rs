@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cancel::{CancelToken, StopCause};
 use crate::job::run::FailReason;
 use crate::job::spec::CommandSpec;
+use crate::progress::{CheckpointError, Reporter};
 use crate::recipe::session::Trust;
 
 /// Proof of order for whatever the run writes to: strictly increasing over the attempts of a job
@@ -65,6 +66,43 @@ pub struct RunContext {
     /// Present when the run must not outlive its worker's session, because somebody could start
     /// it again beside this one.
     pub fence: Option<Trust>,
+    /// Takes what the run says of itself.
+    pub reporter: Reporter,
+    /// The last checkpoint of the attempts before this one.
+    pub resume_from: Option<Arc<[u8]>>,
+}
+
+impl RunContext {
+    /// Says how far the run has come: a fraction from 0 to 1 (what lies outside is moved to the
+    /// nearer end, what is no number is ignored), and a note of at most 200 characters.
+    ///
+    /// Does not wait and cannot fail. The latest of what was said in two seconds is written; what
+    /// was said just before the end may never be.
+    pub fn progress(&self, fraction: f64, note: &str) {
+        self.reporter.progress(fraction, note);
+    }
+
+    /// Keeps at most 64 KiB from which a next attempt of this run can go on.
+    ///
+    /// `Ok` means that it is durable: every later attempt is given these bytes or later ones.
+    /// Whatever else happens (an error, the future dropped, the node gone) leaves open whether it
+    /// was kept. A run's checkpoints are written at least a second apart; an earlier call waits, and
+    /// while the store is away, so does each call. It can also be called after the run was told to
+    /// stop, for as long as the grace lasts.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]. After [`CheckpointError::Fenced`] the code should stop: another attempt
+    /// may run already.
+    pub async fn checkpoint(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.reporter.checkpoint(bytes).await
+    }
+
+    /// What the attempts before this one kept last. `None` in a first attempt, and when none of them
+    /// kept anything. Never anything that an attempt wrote after it was decided otherwise.
+    #[must_use]
+    pub fn last_checkpoint(&self) -> Option<&[u8]> {
+        self.resume_from.as_deref()
+    }
 }
 
 /// The error of a handler: anything that can be shown.

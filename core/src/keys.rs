@@ -15,6 +15,7 @@
 //!              run/{pp}/{job}/{run}/{attempt}    attempts that have not ended
 //!              done/{pp}/{job}/{run}/{attempt}   ended attempts and skip records
 //!              late/{pp}/{job}/{run}/{attempt}   results that came too late
+//!              progress/{pp}/{job}/{run}         how far an unfinished run has come, and its last checkpoint
 //!              slot/{pp}/{job}/{i}               held by an execution of a job with limited concurrency
 //!              cancel/{run}                      a wish to end the run
 //!              idem/{run}                        a caller's key was used, whatever became of the run
@@ -363,6 +364,21 @@ impl Keys {
             attempt: number(parts.next()?, 4)?,
         };
         parts.next().is_none().then_some(at)
+    }
+
+    /// How far a run has come that has not ended.
+    #[must_use]
+    pub fn progress(&self, partition: u16, job: &str, run: &str) -> Key {
+        self.key(format_args!("progress/{partition:03}/{job}/{run}"))
+    }
+
+    /// The partition, job and run that a key under `progress/` names.
+    #[must_use]
+    pub fn parse_progress(&self, key: &[u8]) -> Option<(u16, String, String)> {
+        let mut parts = self.rest(key, "progress/")?.split('/');
+        let partition = number(parts.next()?, 3)?;
+        let (job, run) = (part(parts.next()?)?, part(parts.next()?)?);
+        parts.next().is_none().then_some((partition, job, run))
     }
 
     /// A place among the executions of a job that allows only so many at once.

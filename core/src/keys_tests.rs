@@ -30,6 +30,10 @@ fn keys_are_read_back_as_written() {
         Some((3, "x".into(), 12))
     );
     assert_eq!(
+        keys.parse_progress(&keys.progress(3, "x", "x@1")),
+        Some((3, "x".into(), "x@1".into()))
+    );
+    assert_eq!(
         keys.parse_node(&keys.node("n", "i")),
         Some(("n".into(), "i".into()))
     );
@@ -71,6 +75,16 @@ fn no_other_spelling_of_a_key_is_read() {
     }
     for text in ["4/x", "0004/x", "004", "004/", "004/x/y"] {
         assert_eq!(keys.parse_gone(&key(&format!("gone/{text}"))), None);
+    }
+    for text in [
+        "4/x/r",
+        "0004/x/r",
+        "004/x",
+        "004/x/",
+        "004//r",
+        "004/x/r/1",
+    ] {
+        assert_eq!(keys.parse_progress(&key(&format!("progress/{text}"))), None);
     }
     for text in [
         "4/x/0000000042",

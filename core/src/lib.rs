@@ -15,6 +15,7 @@ pub mod leader;
 pub mod model;
 pub mod node;
 pub mod plan;
+pub mod progress;
 pub mod recipe;
 pub mod schedule;
 pub mod spool;

@@ -265,6 +265,41 @@ fn a_limited_run_takes_a_slot_and_every_way_out_frees_it() {
 }
 
 #[test]
+fn what_a_run_said_of_itself_goes_with_its_last_end_and_no_sooner() {
+    let keys = Keys::new("t");
+    let key = keys.progress(1, "j", "j@20260812T000500Z");
+    let mut spec = JobSpec::handler("j", "h");
+    spec.retry.attempts = Some(2);
+    let execution = Execution::failed(FailReason::Exit, "x");
+    let report = End {
+        execution: Some(&execution),
+        spec: Some(&spec),
+        ..End::default()
+    };
+    let event = finished(&owner(), &execution);
+    let last = attempt(&keys, RunState::Running, 2);
+    let txn = end(&keys, &last, &event, &report).unwrap();
+    assert_eq!(writes(&txn, &key), Some(false), "no attempt follows");
+    // Whether one follows is known to the transaction alone: a wish to end the run, a deleted job.
+    let first = attempt(&keys, RunState::Running, 1);
+    let txn = end(&keys, &first, &event, &report).unwrap();
+    assert_eq!(writes(&txn, &key), None);
+    let otherwise = txn.ops.iter().find_map(|op| match op {
+        Op::Choose { otherwise, .. } => Some(otherwise.contains(&Write::delete(key.clone()))),
+        Op::Write(_) => None,
+    });
+    assert_eq!(otherwise, Some(true));
+    // A retry that waits is not RUNNING, but the attempt before it was.
+    let cancelled = RunEvent::Abandon(FailReason::Cancelled);
+    let never_ran = attempt(&keys, RunState::Pending, 1);
+    let txn = end(&keys, &never_ran, &cancelled, &report).unwrap();
+    assert_eq!(writes(&txn, &key), None, "there can be nothing");
+    let waits = attempt(&keys, RunState::Pending, 2);
+    let txn = end(&keys, &waits, &cancelled, &report).unwrap();
+    assert_eq!(writes(&txn, &key), Some(false));
+}
+
+#[test]
 fn the_token_is_epoch_revision_and_place() {
     let keys = Keys::new("t");
     let running = attempt(&keys, RunState::Running, 1);

@@ -68,6 +68,7 @@ fn split_brain_scenarios_hold() {
         "long-windows",
         "overlaps",
         "divided",
+        "checkpoints",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -88,6 +89,8 @@ fn seeds_that_failed_once_hold() {
     // A chain counted its rest from the beginning: the record of its last run was pruned.
     holds(&plan("default", 930));
     holds(&plan("default", 2_130));
+    // Code that started late still ran when its time limit was up for the leader.
+    holds(&plan("checkpoints", 103));
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.
@@ -211,6 +214,18 @@ fn without_the_proof_a_queue_skips_when_there_is_room() {
 fn without_the_revision_of_their_run_parts_are_made_twice() {
     let invariant = "each part is made once";
     caught("divided", Ablation::ParentRevision, 6, &[invariant]);
+}
+
+/// What an attempt has under way when it is decided otherwise would overtake its successor, or stay when
+/// the run is gone.
+#[test]
+fn without_the_runs_revision_a_fenced_attempt_still_writes() {
+    for invariant in [
+        "only an attempt that is RUNNING writes its run's progress",
+        "no progress without an unfinished run",
+    ] {
+        caught("checkpoints", Ablation::CheckpointFence, 20, &[invariant]);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod hold;
 mod jobs;
 mod objects;
 mod pause;
+mod progress;
 mod read;
 mod retry;
 mod runs;
@@ -32,10 +33,10 @@ use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
 pub use types::{
-    AllReport, ApplyReport, BackfillObject, BackfillSlot, BackfillWish, ClockObject, ControlError,
-    DamagedPartition, DrainObject, JobObject, JobState, NodeObject, PageOf, PauseWish,
-    PausedObject, PutOutcome, RunFilter, RunKind, RunObject, SlotHistory, SlotOutcome,
-    StatusObject, Verdict, WhyObject,
+    AllReport, ApplyReport, BackfillObject, BackfillSlot, BackfillWish, CheckpointObject,
+    ClockObject, ControlError, DamagedPartition, DrainObject, JobObject, JobState, NodeObject,
+    PageOf, PauseWish, PausedObject, ProgressObject, PutOutcome, RunFilter, RunKind, RunObject,
+    SlotHistory, SlotOutcome, StatusObject, Verdict, WhyObject,
 };
 
 /// What must be true of a job for a put to be done.

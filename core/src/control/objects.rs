@@ -103,6 +103,8 @@ pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> Run
         trace_id: record.trace_id(),
         late_result,
         triggered_by: record.cause.as_ref().map(|cause| cause.run.clone()),
+        progress: None,
+        checkpoint: None,
         generation: record.generation,
     }
 }

@@ -323,7 +323,9 @@ impl Control {
             };
             let late = self.store.get(&self.keys.late(&key)).await?;
             let late = late.and_then(|entry| decode::<Late>(&entry.value).ok());
-            found.insert(record.attempt, run_object(&record, late.map(|l| l.result)));
+            let mut object = run_object(&record, late.map(|l| l.result));
+            self.add_progress(partition, &record, &mut object).await?;
+            found.insert(record.attempt, object);
         }
         Ok(found.into_values().collect())
     }

@@ -61,9 +61,48 @@ pub struct RunObject {
     /// The run whose success this run follows (`after`).
     #[serde(default)]
     pub triggered_by: Option<String>,
+    /// How far this attempt has come, as it says itself; while it is unfinished, and only where one
+    /// run is asked for.
+    #[serde(default)]
+    pub progress: Option<ProgressObject>,
+    /// From where the next attempt can go on; likewise.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointObject>,
     /// The version of the job's definition that it follows.
     #[serde(default)]
     pub generation: u64,
+}
+
+/// How far an attempt has come.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgressObject {
+    /// From 0 to 1.
+    pub fraction: f64,
+    /// For people.
+    pub note: Option<String>,
+    /// When it said so first.
+    pub at: String,
+}
+
+impl std::fmt::Display for ProgressObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.0} %", self.fraction * 100.0)?;
+        match &self.note {
+            Some(note) => write!(f, " ({note})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A run's last checkpoint, without what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointObject {
+    /// The attempt that reached it.
+    pub attempt: u32,
+    /// When.
+    pub at: String,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// Where a run came from.

@@ -15,7 +15,7 @@ use crate::worker::share::Peer;
 use super::change::{Current, Heads};
 use super::objects::{next_after, run_object};
 use super::types::{ControlError, RunKind, Verdict, WhyObject};
-use super::{Control, read};
+use super::{Control, progress, read};
 
 /// Instants ahead that are told.
 const NEXT: usize = 3;
@@ -90,7 +90,14 @@ impl Control {
             next.push(rfc3339_ms(found));
             from_ms = Some(found);
         }
-        Ok(object(id, at_ms, answer, next))
+        let record = answer.run.clone();
+        let mut object = object(id, at_ms, answer, next);
+        if let (Some(record), Some(run)) = (&record, &mut object.run) {
+            self.add_progress(partition, record, run).await?;
+            let said = run.progress.as_ref();
+            object.evidence.extend(said.map(progress::words));
+        }
+        Ok(object)
     }
 
     async fn known(&self, partition: u16, id: &str) -> Result<Known, ControlError> {

@@ -61,6 +61,14 @@ impl Attempt {
         executes.then(|| FencingToken::new(epoch, self.modified.0, self.record.place.unwrap_or(0)))
     }
 
+    /// Whether the run may have said how far it has come: no code of it has run before its first
+    /// attempt is RUNNING, and what is divided into parts has no code.
+    #[must_use]
+    pub fn may_have_progress(&self) -> bool {
+        let started = self.record.attempt > 1 || self.record.state == RunState::Running;
+        started && self.record.parts.is_none()
+    }
+
     /// The wishes that end it: for itself, and for the run that it is a part of.
     #[must_use]
     pub fn cancels(&self, keys: &Keys) -> Vec<Key> {
@@ -217,6 +225,7 @@ pub struct End<'a> {
 
 /// Ends an attempt: its record moves from `run/` to `done/`, and a retry, if the policy has one,
 /// is created in the same transaction (unless somebody wants the run ended, or the job is gone).
+/// Without one, what the run has said of itself goes with it.
 /// A success leaves a note for the leader when other jobs run after it.
 ///
 /// # Errors
@@ -263,6 +272,15 @@ pub fn end(
     txn = free_slot(keys, attempt, txn);
 
     let cancel = keys.cancel(&attempt.key.run);
+    let progress = attempt.may_have_progress().then(|| {
+        let AttemptKey {
+            partition,
+            job,
+            run,
+            ..
+        } = &attempt.key;
+        Write::delete(keys.progress(*partition, job, run))
+    });
     match retry(&record, end) {
         Some(next) => {
             let key = AttemptKey {
@@ -276,10 +294,17 @@ pub fn end(
             txn = txn.op(Op::Choose {
                 require,
                 then: vec![Write::put(keys.run(&key), encode(&next))],
-                otherwise: vec![Write::delete(cancel)],
+                otherwise: [Write::delete(cancel)]
+                    .into_iter()
+                    .chain(progress)
+                    .collect(),
             });
         }
-        None => txn = txn.delete(cancel),
+        None => {
+            txn = progress
+                .into_iter()
+                .fold(txn.delete(cancel), |txn, delete| txn.op(delete));
+        }
     }
     // What follows a run in parts follows all of it.
     if record.state == RunState::Success && record.shard.is_none() {

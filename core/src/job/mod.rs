@@ -4,6 +4,7 @@ pub mod finish;
 pub mod parts;
 mod plain;
 pub mod pool;
+pub mod progress;
 pub mod record;
 pub mod run;
 pub mod spec;

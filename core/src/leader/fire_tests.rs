@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::backend::{Entry, Revision, limits};
+use crate::backend::{Entry, Revision, Span, limits};
 use crate::job::Definitions;
 use crate::job::finish::Attempt;
 use crate::job::record::{
@@ -90,6 +90,11 @@ fn plan(generations: &[u64]) -> Plan {
 
 /// So many unfinished runs, the first of which executes.
 fn known(alive: u32) -> Known {
+    known_in(alive, 1)
+}
+
+/// The same in that attempt.
+fn known_in(alive: u32, attempt: u32) -> Known {
     let keys = keys();
     let entry = |key, value, revision| Entry {
         key,
@@ -104,7 +109,7 @@ fn known(alive: u32) -> Known {
         let state = if n == 0 { "RUNNING" } else { "PENDING" };
         let owner = (n == 0).then(|| serde_json::json!({"node": "n", "incarnation": "i"}));
         let record = serde_json::json!({"v": 1, "r": {
-            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
+            "job": "j", "run": run, "attempt": attempt, "kind": "scheduled", "scheduled_ms": 0,
             "job_uid": 5, "generation": 1, "queue": "default", "needs": "handler:h",
             "deadline_ms": 0, "state": state, "not_before_ms": 0, "created_ms": 0,
             "owner": owner,
@@ -113,7 +118,7 @@ fn known(alive: u32) -> Known {
             partition: 0,
             job: "j".into(),
             run,
-            attempt: 1,
+            attempt,
         };
         entry(
             keys.run(&key),
@@ -200,6 +205,22 @@ fn the_largest_replacement_and_the_largest_proof_fit_into_a_request() {
     );
     assert_eq!(ends.count(), 31, "and the one that runs");
     assert!(limits::txn_width(&many.txn) <= MAX_PARTS);
+    // Retries may have said how far they have come, which goes with them: what has no room for that is
+    // cancelled.
+    let retries = known_in(2 * MAX_SIBLINGS, 2);
+    let replaces = partition(&[Overlap::Replace]);
+    let many = Fire::new(&keys(), &replaces, plan(&[1]), &retries, 99_000);
+    limits::check_txn(&many.txn).unwrap();
+    assert!(limits::txn_width(&many.txn) <= MAX_PARTS);
+    let count = |span: Span| {
+        let puts = many.txn.ops.iter();
+        puts.filter(|op| matches!(op, Op::Write(Write::Put { key, .. }) if span.contains(key)))
+            .count()
+    };
+    assert_eq!(
+        (count(keys().all_done()), count(keys().cancels())),
+        (21, 11)
+    );
     let mut partition = partition(&[Overlap::Queue]);
     let mut spec = JobSpec::handler("j", "h").cron("* * * * * *");
     spec.overlap = Overlap::Queue;

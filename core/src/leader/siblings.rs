@@ -29,6 +29,9 @@ use super::partition::Partition;
 /// No policy looks at more than so many.
 const MAX_READ: usize = 2 * MAX_SIBLINGS as usize;
 
+/// A replacement has room for so many writes: the ends of as many first attempts.
+const MAX_REPLACING: usize = 3 * MAX_SIBLINGS as usize;
+
 /// Whether the job's decisions depend on its unfinished runs in a way that must be read.
 #[must_use]
 pub fn looks(spec: &JobSpec) -> bool {
@@ -231,8 +234,15 @@ impl Siblings {
         }
         ending.extend(waiting);
         ending.truncate(MAX_SIBLINGS as usize);
+        let (before, mut left) = (txn.ops.len(), ending.len());
         ending.into_iter().fold(txn, |txn, (entry, waiting)| {
-            let gone = waiting.and_then(|attempt| replaced(keys, &attempt, by, now_ms));
+            left -= 1;
+            // The end of a retry is wider. What does not fit in is cancelled: whoever claims it ends
+            // it then.
+            let room = MAX_REPLACING + before - left - txn.ops.len();
+            let gone = waiting
+                .and_then(|attempt| replaced(keys, &attempt, by, now_ms))
+                .filter(|gone| gone.ops.len() <= room);
             match (gone, keys.parse_attempt(&entry.key)) {
                 (Some(gone), _) => Txn {
                     require: [txn.require, gone.require].concat(),

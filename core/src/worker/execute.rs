@@ -17,9 +17,11 @@ use crate::handler::{CommandLine, Execution, Executors, RunContext};
 use crate::job::Definition;
 use crate::job::finish::Attempt;
 use crate::job::run::{FailReason, Owner};
+use crate::progress::Reporter;
 use crate::recipe::session::Trust;
 
 use super::WorkerContext;
+use super::recorder::{self, Recorder};
 use super::report::report;
 
 /// An attempt that is RUNNING and ours.
@@ -30,6 +32,8 @@ pub struct Running {
     pub definition: Arc<Definition>,
     /// Whose it is.
     pub owner: Owner,
+    /// No later than the time from which the leader counts its time limit, by the monotonic clock.
+    pub begun_ms: u64,
     /// Its session's trust.
     pub trust: Trust,
     /// Stops it.
@@ -38,24 +42,65 @@ pub struct Running {
     pub token: CancelToken,
 }
 
+impl Running {
+    /// Whether the code may start now, or how the attempt ends without. RUNNING is durable, but:
+    ///
+    /// * If nobody may rely on our session any more, somebody may be about to decide that we are lost.
+    /// * If it took long to hear that it is RUNNING (or to read its checkpoint), the leader would end
+    ///   it by the time limit in its record, while the code still has some of its own.
+    pub(super) fn may_start(&self, context: &WorkerContext) -> Result<(), Execution> {
+        let unstarted = |why: &str| Execution::failed(FailReason::NotStarted, why);
+        if !self.trust.holds() {
+            return Err(unstarted("the worker lost its session before it started"));
+        }
+        let waited_ms = context.store.env().monotonic_ms() - self.begun_ms;
+        if waited_ms > start_patience_ms(context.kill_grace_ms) {
+            return Err(unstarted("the store took too long before it could start"));
+        }
+        Ok(())
+    }
+}
+
+/// How long it may take from the request to start an attempt until its code starts. The leader waits
+/// so much longer than a command may need to be stopped when its time is up.
+pub(super) fn start_patience_ms(kill_grace_ms: u64) -> u64 {
+    kill_grace_ms.max(1_000)
+}
+
 /// Runs the attempt and reports its end.
 pub async fn execute(context: Arc<WorkerContext>, executors: Arc<Executors>, running: Running) {
-    // RUNNING is durable, but if nobody may rely on our session any more, somebody may be about to
-    // decide that we are lost: better not to start what will count as lost.
-    let execution = if running.trust.holds() {
-        let run_context = run_context(&context, &running);
-        let code = start(&executors, &running.definition, run_context);
-        supervise(&context, &running, code).await
-    } else {
-        Ended::Surely(Execution::failed(
-            FailReason::NotStarted,
-            "the worker lost its session before it started",
-        ))
+    let execution = match running.may_start(&context) {
+        Ok(()) => {
+            let code = Box::pin(resume(&context, &executors, &running));
+            supervise(&context, &running, code).await
+        }
+        Err(unstarted) => Ended::Surely(unstarted),
     };
     report(&context, &running, &execution).await;
 }
 
-fn run_context(context: &WorkerContext, running: &Running) -> RunContext {
+/// Finds out from where the code goes on, and lets it run while what it says of itself is written.
+async fn resume(context: &WorkerContext, executors: &Executors, running: &Running) -> Execution {
+    let left = match recorder::find(context, running).await {
+        Ok(left) => left,
+        Err(unstarted) => return unstarted,
+    };
+    let (reporter, reports) = Reporter::new();
+    let run_context = run_context(context, running, reporter, left.bytes());
+    let code = start(executors, &running.definition, run_context);
+    let recorder = Recorder::new(context, &running.attempt, reports, left);
+    match race(code, recorder.serve()).await {
+        Either::Left(execution) => execution,
+        Either::Right(never) => match never {},
+    }
+}
+
+fn run_context(
+    context: &WorkerContext,
+    running: &Running,
+    reporter: Reporter,
+    resume_from: Option<Arc<[u8]>>,
+) -> RunContext {
     let record = &running.attempt.record;
     let spec = &running.definition.spec;
     RunContext {
@@ -78,6 +123,8 @@ fn run_context(context: &WorkerContext, running: &Running) -> RunContext {
         kill_grace_ms: context.kill_grace_ms,
         cancel: running.token.clone(),
         fence: spec.is_fenced().then(|| running.trust.clone()),
+        reporter,
+        resume_from,
     }
 }
 
@@ -154,7 +201,7 @@ pub const COMMAND_PATIENCE_MS: u64 = 20_000;
 async fn supervise(
     context: &WorkerContext,
     running: &Running,
-    mut code: BoxFuture<'static, Execution>,
+    mut code: BoxFuture<'_, Execution>,
 ) -> Ended {
     let env = context.store.env();
     let spec = &running.definition.spec;

@@ -10,6 +10,7 @@ pub mod execute;
 mod held;
 mod leave;
 pub mod queue;
+mod recorder;
 mod refused;
 pub mod report;
 pub mod share;
@@ -43,7 +44,7 @@ use crate::recipe::view::{View, ViewEvent, forward};
 use crate::spool::Spool;
 
 use definitions::{Definitions, Found};
-use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
+use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute, start_patience_ms};
 use held::Held;
 use queue::{Queue, Taken};
 use share::{Peer, Peers};
@@ -393,6 +394,7 @@ impl Worker {
         let mut starts = Starts::default();
         let WorkerContext { store, keys, .. } = &*self.context;
         let found = self.definitions.of(store, keys, &locked).await;
+        starts.begun_ms = store.env().monotonic_ms();
         for (attempt, found) in locked.into_iter().zip(found) {
             let definition = match self.runnable(found) {
                 Ok(definition) => definition,
@@ -406,7 +408,8 @@ impl Worker {
             // A process that stands still is stopped by its supervisor when its session has run
             // out, and not before: an end that came sooner would let another attempt run beside it.
             let stands_still_ms = self.context.lost_grace_ms + kill_grace_ms;
-            let grace_ms = stands_still_ms.max(2 * kill_grace_ms + COMMAND_PATIENCE_MS);
+            let stopped_ms = kill_grace_ms + COMMAND_PATIENCE_MS;
+            let grace_ms = stands_still_ms.max(start_patience_ms(kill_grace_ms) + stopped_ms);
             let end_ms = definition.spec.timeout.ms() + grace_ms;
             let start = finish::start(
                 &self.context.keys,
@@ -436,7 +439,8 @@ impl Worker {
         let mut left = starts.of.clone();
         for running in self.taken(session, &starts.step, answer)? {
             if let Some((_, definition)) = left.remove(&running.key) {
-                self.run((running, definition), session.trust.clone());
+                let trust = session.trust.clone();
+                self.run((running, definition), starts.begun_ms, trust);
             }
         }
         Ok(left.into_values().map(|(attempt, _)| attempt).collect())
@@ -551,7 +555,12 @@ impl Worker {
 
     /// Under the session that made it RUNNING: a later one proves nothing about the time between,
     /// in which the run may have been taken for lost.
-    fn run(&mut self, (attempt, definition): (Attempt, Arc<Definition>), trust: Trust) {
+    fn run(
+        &mut self,
+        (attempt, definition): (Attempt, Arc<Definition>),
+        begun_ms: u64,
+        trust: Trust,
+    ) {
         let key = attempt.key.clone();
         let (canceller, token) = Canceller::new();
         let canceller = Arc::new(canceller);
@@ -559,6 +568,7 @@ impl Worker {
             attempt,
             definition,
             owner: self.context.owner.clone(),
+            begun_ms,
             trust,
             canceller: canceller.clone(),
             token,

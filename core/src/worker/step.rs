@@ -30,6 +30,8 @@ pub(super) struct Starts {
     pub(super) step: Step,
     /// As they stand before it, and what they follow.
     pub(super) of: BTreeMap<AttemptKey, (Attempt, Arc<Definition>)>,
+    /// No later than the time from which the leader counts their time limits, by the monotonic clock.
+    pub(super) begun_ms: u64,
 }
 
 /// Commits a step until its answer is definite. One without transactions needs no store.

@@ -158,6 +158,29 @@ pub(crate) fn took(run: &RunObject) -> String {
     }
 }
 
+fn progress(output: &Output, run: &RunObject) -> String {
+    let said = run.progress.as_ref();
+    said.map_or_else(String::new, |said| {
+        format!("{said}, {}", output.clock.distance(Some(&said.at)))
+    })
+}
+
+/// From where the next attempt can go on.
+fn checkpoint(output: &Output, run: &RunObject) -> String {
+    let kept = run.checkpoint.as_ref();
+    kept.map_or_else(String::new, |kept| {
+        let size = match kept.bytes {
+            1 => "1 byte".to_owned(),
+            many => format!("{many} bytes"),
+        };
+        let attempt = kept.attempt;
+        format!(
+            "{size} of attempt {attempt}, {}",
+            output.clock.distance(Some(&kept.at))
+        )
+    })
+}
+
 /// Prints a run that something was done with.
 pub(super) fn print_run(output: &Output, run: &RunObject) -> Outcome {
     output.object(run, &run.run_id, || describe(output, run, &[], &[]))
@@ -198,6 +221,8 @@ fn describe(
         ("Started", time(&run.started_at)),
         ("Ended", time(&run.ended_at)),
         ("Took", took(run)),
+        ("Progress", progress(output, run)),
+        ("Checkpoint", checkpoint(output, run)),
         ("Waits until", time(&run.not_before)),
         (
             "Exit code",

@@ -19,6 +19,8 @@ use super::wire::Spec;
 const INHERITED: [&str; 5] = ["HOME", "LANG", "PATH", "TZ", "USER"];
 /// Where to look for programs when the node itself was started without a `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where a command finds the last checkpoint of the attempts before it.
+const CHECKPOINT: &str = "PUNCTUAL_CHECKPOINT";
 /// Linux takes no longer single argument or `NAME=value`, the closing NUL counted.
 const MAX_STRING: usize = 128 << 10;
 
@@ -124,6 +126,13 @@ fn environment(
         part.into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.to_string()))),
     );
+    // What is there is of an earlier attempt, and of nobody else.
+    env.remove(CHECKPOINT);
+    if let Some(checkpoint) = ctx.last_checkpoint() {
+        let text = std::str::from_utf8(checkpoint)
+            .map_err(|_| "the run's checkpoint is not text; nothing was run".to_owned())?;
+        env.insert(CHECKPOINT.to_owned(), text.to_owned());
+    }
     Ok(env)
 }
 
@@ -253,6 +262,7 @@ mod tests {
     use super::*;
     use punctual::cancel::Canceller;
     use punctual::handler::FencingToken;
+    use punctual::progress::Reporter;
 
     fn context() -> RunContext {
         RunContext {
@@ -269,6 +279,8 @@ mod tests {
             kill_grace_ms: 250,
             cancel: Canceller::new().1,
             fence: None,
+            reporter: Reporter::detached(),
+            resume_from: None,
         }
     }
 
@@ -318,6 +330,25 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn a_command_gets_its_runs_checkpoint_and_no_other_one() {
+        let env = [("PUNCTUAL_CHECKPOINT", "forged")];
+        let of = |resume_from: Option<&[u8]>| {
+            let ctx = RunContext {
+                resume_from: resume_from.map(Into::into),
+                ..context()
+            };
+            let spec = spec(&ctx, command(&["true"], &env), None, node);
+            spec.map(|spec| spec.env.get("PUNCTUAL_CHECKPOINT").cloned())
+        };
+        assert_eq!(of(None), Ok(None));
+        assert_eq!(of(Some(b"")), Ok(Some(String::new())));
+        let largest = "x".repeat(punctual::progress::MAX_CHECKPOINT_BYTES);
+        assert_eq!(of(Some(largest.as_bytes())), Ok(Some(largest.clone())));
+        assert!(of(Some(b"\xff")).is_err_and(|why| why.contains("not text")));
+        assert!(of(Some(b"a\0b")).is_err_and(|why| why.contains("NUL")));
     }
 
     #[test]

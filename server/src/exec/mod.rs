@@ -1,9 +1,9 @@
 //! Running commands.
 //!
 //! ```text
-//! node ──control──▶ supervisor ──▶ command ──▶ whatever it starts
-//!      ◀──status───            (own group)
-//!      ◀──output──────────────────┴───────────────┘
+//! node ──control──▶ supervisor ──────▶ command ──▶ whatever it starts
+//!      ◀──status───            ◀─progress─ (own group)
+//!      ◀──output──────────────────────────┴───────────────┘
 //! ```
 //!
 //! Each command has a supervisor, a small process of the same binary ([`supervisor`]). A command
@@ -28,6 +28,7 @@ mod limits;
 mod output;
 mod policy;
 mod processes;
+mod progress;
 pub mod supervisor;
 mod text;
 mod verdict;
@@ -62,6 +63,10 @@ const UNKILLABLE_MS: u64 = 5_000;
 /// Only a process that got hold of the pipe in another way can keep it open longer than it takes
 /// to read what is in it.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
+
+/// How long the end of a run that may be tried again waits for its last checkpoint to be kept: a second
+/// until it may be written, and another one for the store.
+const LAST_CHECKPOINT: Duration = Duration::from_secs(2);
 
 /// How long a run is held back when the node lacks what it takes to start anything.
 const SHORTAGE: Duration = Duration::from_secs(2);
@@ -207,15 +212,28 @@ impl CommandExecutor for ProcessExecutor {
                     output.drain(pipe).await;
                 }
             };
-            let watch = Watch::new(&ctx, child).run(spec);
-            tokio::pin!(drain, watch);
-            let mut drained = false;
+            let (latest, checkpoints) = tokio::sync::watch::channel(None);
+            let keep = progress::keep(&ctx, checkpoints);
+            let watch = Watch::new(&ctx, child, latest).run(spec);
+            tokio::pin!(drain, keep, watch);
+            let (mut drained, mut kept) = (false, false);
             let verdict = loop {
                 tokio::select! {
                     verdict = &mut watch => break verdict,
                     () = &mut drain, if !drained => drained = true,
+                    () = &mut keep, if !kept => kept = true,
                 }
             };
+            // After a success, and after a cancellation, there is no next attempt.
+            let failure = verdict.failure.as_ref().map(|failure| failure.reason);
+            let again = failure.is_some_and(|reason| reason != FailReason::Cancelled);
+            if again && !kept && tokio::time::timeout(LAST_CHECKPOINT, keep).await.is_err() {
+                tracing::warn!(
+                    job = ctx.job_id,
+                    run = ctx.run_id,
+                    "the command's last checkpoint was not kept in time"
+                );
+            }
             if !drained && tokio::time::timeout(LAST_OUTPUT, drain).await.is_err() {
                 tracing::warn!(
                     job = ctx.job_id,

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
@@ -25,8 +25,9 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
 use super::processes::Process;
+use super::progress::Pipe;
 use super::wire::{Ended, Order, Spec, Status, Stopped, Stopper};
-use super::{UNKILLABLE_MS, clock, command, limits, processes};
+use super::{UNKILLABLE_MS, clock, command, limits, processes, progress};
 
 /// How often to look for what is left while waiting for it to end by itself.
 const ASKING: Duration = Duration::from_millis(100);
@@ -35,6 +36,8 @@ const KILLING: Duration = Duration::from_millis(20);
 /// The longest wait while a deadline stands. The wait itself may not count the time in which the
 /// machine slept; our clock does, so look at it again soon.
 const DEADLINE_CHECK: Duration = Duration::from_millis(500);
+/// How long to wait for the rest of what the command said of itself, once it has ended.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// The wait while nothing but an event can change anything.
 const IDLE: Duration = Duration::from_secs(3_600);
 
@@ -53,6 +56,8 @@ pub fn main() -> ExitCode {
 }
 
 fn supervise() -> io::Result<()> {
+    // First of all, for the sake of its number.
+    let said = Pipe::open()?;
     detach()?;
     limits::restore(std::env::args().nth(2).as_deref());
     let mut control = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
@@ -67,15 +72,18 @@ fn supervise() -> io::Result<()> {
         report(&Status::Distrusted);
         return Ok(());
     }
-    let main = match start(&spec) {
-        Ok(main) => main,
+    let (main, said) = match start(&spec, said) {
+        Ok(started) => started,
         Err(error) => {
             report(&Status::Failed(command::explain(&spec, &error)));
             return Ok(());
         }
     };
     report(&Status::Started(main));
+    let heard = hand_on(said);
     let ended = Supervision::new(main, &spec).run(control, other_end_of_output());
+    // All that could say more has ended, so the rest is there; nobody else is waited for.
+    let _ = heard.recv_timeout(LAST_WORD);
     report(&Status::Ended(ended));
     Ok(())
 }
@@ -120,7 +128,8 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-fn start(spec: &Spec) -> io::Result<i32> {
+/// Starts the command; its process id, and what it says of itself.
+fn start(spec: &Spec, said: Pipe) -> io::Result<(i32, PipeReader)> {
     let (program, arguments) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let output = io::stderr().as_fd().try_clone_to_owned()?;
     let mut command = Command::new(program);
@@ -128,6 +137,7 @@ fn start(spec: &Spec) -> io::Result<i32> {
         .args(arguments)
         .env_clear()
         .envs(&spec.env)
+        .env(progress::DESCRIPTOR, said.number())
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
@@ -135,8 +145,30 @@ fn start(spec: &Spec) -> io::Result<i32> {
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
+    said.bequeath()?;
     let child = command.spawn()?;
-    i32::try_from(child.id()).map_err(io::Error::other)
+    let main = i32::try_from(child.id()).map_err(io::Error::other)?;
+    Ok((main, said.into_reader()))
+}
+
+/// Hands what the command says of itself on to the node; the channel ends after the last word. Goes on
+/// reading when the node is gone: a full pipe would stop the command.
+fn hand_on(said: PipeReader) -> Receiver<()> {
+    let (last, heard) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let complain = |wrong: &str| {
+            // In the command's output, where whoever wrote the command looks.
+            let _ = writeln!(
+                io::stderr(),
+                "punctual: a line on the descriptor {} is not understood; it is ignored, as each \
+                 further one will be: {wrong}",
+                progress::DESCRIPTOR
+            );
+        };
+        progress::listen(said, |said| report(&Status::Said(said)), complain);
+        drop(last);
+    });
+    heard
 }
 
 /// The end of the output pipe from which the node reads. Held open, it lets a command speak while

@@ -17,7 +17,7 @@ pub(super) fn of(status: &Status, cause: Option<StopCause>) -> Execution {
             FailReason::NotStarted,
             "the node's session ran out before the command was started",
         ),
-        Status::Started(_) => supervisor_died(false),
+        Status::Started(_) | Status::Said(_) => supervisor_died(false),
         Status::Ended(ended) => of_ended(ended, cause),
     }
 }

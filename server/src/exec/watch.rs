@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::progress::{self, Latest};
 use super::wire::{Order, Spec, Status};
 use super::{UNKILLABLE_MS, clock, command, processes, verdict};
 
@@ -30,10 +31,11 @@ pub(super) struct Watch<'a> {
     group: Option<i32>,
     stop: Option<StopCause>,
     told_trust_ms: u64,
+    latest: Latest,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(ctx: &'a RunContext, mut supervisor: Child) -> Self {
+    pub(super) fn new(ctx: &'a RunContext, mut supervisor: Child, latest: Latest) -> Self {
         Self {
             ctx,
             control: supervisor.stdin.take(),
@@ -42,6 +44,7 @@ impl<'a> Watch<'a> {
             group: None,
             stop: None,
             told_trust_ms: 0,
+            latest,
         }
     }
 
@@ -108,6 +111,7 @@ impl<'a> Watch<'a> {
                 line = status.next_line() => {
                     match serde_json::from_str(&line.ok()??).ok()? {
                         Status::Started(group) => self.group = Some(group),
+                        Status::Said(said) => progress::hear(self.ctx, &self.latest, said),
                         last => return Some(last),
                     }
                 }

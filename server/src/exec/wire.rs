@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::progress::Said;
+
 /// What to run and under which conditions. No `Debug`: the environment may hold secrets.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -64,11 +66,13 @@ impl fmt::Display for Order {
 }
 
 /// A line from the supervisor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     /// The command runs; its process id is also the id of its group.
     Started(i32),
+    /// The command said so of itself.
+    Said(Said),
     /// The last line: it could not be started.
     Failed(String),
     /// The last line: trust had run out before it could be started.

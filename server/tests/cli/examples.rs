@@ -14,9 +14,9 @@ use crate::http::Api;
 use crate::node::serve;
 use crate::{Place, Running, wait_for};
 
-/// What the tests of this file and of its neighbours (`overlap.rs`, and `../docs.rs` for handlers) tell,
+/// What the tests of this file and of its neighbours (`overlap.rs`, `progress.rs`, and `../docs.rs` for handlers) tell,
 /// by the heading above the example.
-const TOLD: [&str; 11] = [
+const TOLD: [&str; 12] = [
     "# The job file",
     "## When it runs",
     "## Runs that overlap",
@@ -27,6 +27,7 @@ const TOLD: [&str; 11] = [
     "## Handlers",
     "## One job after another",
     "## Runs in parts",
+    "## Progress and checkpoints",
     "## Which commands a node runs",
 ];
 

@@ -11,6 +11,7 @@ mod metrics;
 mod node;
 mod offline;
 mod overlap;
+mod progress;
 mod rows;
 
 use std::fs;

@@ -102,9 +102,13 @@ async fn a_node_that_is_killed_takes_its_commands_along() {
 #[tokio::test]
 async fn a_command_of_a_killed_node_gets_its_grace() {
     let bench = Bench::new();
-    // It says more than a pipe holds, with nobody to read it.
-    let script = "trap 'head -c 200000 /dev/zero && touch $1/asked; exit' TERM; touch $1/ready; \
-                  while :; do sleep 0.05; done";
+    // It says more than a pipe holds, in both ways, with nobody to read it.
+    let script = r#"
+        trap 'head -c 200000 /dev/zero &&
+              yes "{\"progress\": 1}" | head -c 200000 >&3 && touch $1/asked; exit' TERM
+        touch $1/ready
+        while :; do sleep 0.05; done
+    "#;
     let mut node = start_node(&bench, 0, script).await;
     node.kill().unwrap();
     node.wait().unwrap();

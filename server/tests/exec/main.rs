@@ -3,6 +3,7 @@
 
 mod faults;
 mod outcome;
+mod progress;
 mod stopping;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use punctual::cancel::{CancelToken, Canceller};
 use punctual::handler::{CommandExecutor, CommandLine, Execution, FencingToken, RunContext};
 use punctual::job::run::FailReason;
+use punctual::progress::Reporter;
 use punctual::recipe::session::Trust;
 use punctual_server::exec::{CommandPolicy, Declared, ExecutorConfig, ProcessExecutor, log_path};
 use tempfile::TempDir;
@@ -155,6 +157,8 @@ fn context(run_id: &str, grace_ms: u64, cancel: CancelToken, fence: Option<Trust
         kill_grace_ms: grace_ms,
         cancel,
         fence,
+        reporter: Reporter::detached(),
+        resume_from: None,
     }
 }
 

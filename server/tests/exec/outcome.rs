@@ -128,6 +128,7 @@ async fn environment_is_exact() {
         "PUNCTUAL_ATTEMPT=1",
         "PUNCTUAL_JOB_ID=job",
         "PUNCTUAL_PAYLOAD={\"channel\":\"all\"}",
+        "PUNCTUAL_PROGRESS_FD=3",
         "PUNCTUAL_RUN_ID=run@1",
         "PUNCTUAL_SCHEDULED_AT=2026-08-12T00:05:00.000Z",
     ] {

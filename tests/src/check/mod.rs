@@ -16,6 +16,7 @@ pub mod operators;
 pub mod oracle;
 pub mod parts;
 pub mod policy;
+pub mod progress;
 pub mod slots;
 pub mod states;
 
@@ -42,6 +43,7 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(authority::check(history));
     violations.extend(slots::check(history));
     violations.extend(parts::check(history));
+    violations.extend(progress::check(history));
     violations.extend(operators::check(history));
     violations.extend(liveness::check(history));
     violations
@@ -49,6 +51,8 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
 
 #[cfg(test)]
 mod parts_tests;
+#[cfg(test)]
+mod progress_tests;
 #[cfg(test)]
 mod slots_tests;
 #[cfg(test)]

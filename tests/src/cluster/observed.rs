@@ -148,6 +148,8 @@ fn effects(
             end_ms: (!execution.lives())
                 .then(|| u64::try_from(execution.last_ms - epoch_ms).unwrap_or(0)),
             completed: execution.completed,
+            given: None,
+            kept: Vec::new(),
         })
         .collect()
 }

@@ -61,11 +61,13 @@ pub enum Ablation {
     FullProof,
     /// Parts of a run are made without its revision.
     ParentRevision,
+    /// Checkpoints are written without the revision of the run's record.
+    CheckpointFence,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -90,6 +92,7 @@ impl Ablation {
         Self::SeqInFire,
         Self::FullProof,
         Self::ParentRevision,
+        Self::CheckpointFence,
     ];
 
     /// Its name on the command line.
@@ -120,6 +123,7 @@ impl Ablation {
             Self::SeqInFire => "seq-in-fire",
             Self::FullProof => "full-proof",
             Self::ParentRevision => "parent-revision",
+            Self::CheckpointFence => "checkpoint-fence",
         }
     }
 
@@ -185,7 +189,9 @@ impl Ablation {
         if moves_a_cursor(txn) {
             require.retain(|requirement| !self.strips_from_fire(requirement));
         }
-        if self == Self::ParentRevision && makes_parts(txn) {
+        let stripped = self == Self::ParentRevision && makes_parts(txn)
+            || self == Self::CheckpointFence && keeps_a_checkpoint(txn);
+        if stripped {
             require.retain(|requirement| {
                 !matches!(requirement, Requirement::Modified(key, _) if kind(key).0 == "run")
             });
@@ -256,6 +262,10 @@ fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
 fn changes_a_job(txn: &Txn) -> bool {
     writes(txn)
         .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+fn keeps_a_checkpoint(txn: &Txn) -> bool {
+    writes(txn).any(|write| matches!(write, Write::Put { key, .. } if kind(key).0 == "progress"))
 }
 
 /// Parts of a run, together with the run that counts them.

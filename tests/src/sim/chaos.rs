@@ -7,6 +7,7 @@ use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
+use super::saves;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload;
 
@@ -76,6 +77,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
         hold(&mut root.branch("holds", 0), &mut ops, epoch_ms);
         again(&mut root.branch("again", 0), &mut ops);
         divided::widen(&mut root.branch("divided", 0), &mut ops, heal_ms);
+        saves::widen(&mut root.branch("saves", 0), &mut ops);
     }
     ops.sort_by_key(|(at, ..)| *at);
     let mut plan = Plan {

@@ -15,7 +15,7 @@ use crate::check::history::{Change, History, Revised};
 pub const ENFORCED_FROM: u64 = 500;
 
 /// What is dangerous.
-pub const DANGERS: [&str; 15] = [
+pub const DANGERS: [&str; 16] = [
     "unknown, then committed",
     "unknown, then not committed",
     "late write after an absent read",
@@ -31,6 +31,7 @@ pub const DANGERS: [&str; 15] = [
     "clock held",
     "clock set forward under a job",
     "clock set back under a job",
+    "attempt that goes on from a checkpoint",
 ];
 
 /// What the wire and the hand write down beside the faults.
@@ -85,6 +86,11 @@ pub fn count(observed: &Observed, history: &History<'_>) -> BTreeMap<&'static st
     let late = observed.log.iter().flat_map(|logged| &logged.events);
     let late = late.filter(|event| is_late(event.key())).count();
     counter.add("late result", late as u64);
+    let given = observed.effects.iter().filter(|e| e.given.is_some());
+    counter.add(
+        "attempt that goes on from a checkpoint",
+        given.count() as u64,
+    );
     counter.clock_changes(history);
     counter.counts
 }

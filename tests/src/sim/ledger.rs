@@ -28,6 +28,10 @@ pub struct Effect {
     pub end_ms: Option<u64>,
     /// Whether it came to its end.
     pub completed: bool,
+    /// The checkpoint that it was given.
+    pub given: Option<String>,
+    /// The checkpoints that it was told are kept, and when.
+    pub kept: Vec<(String, u64)>,
 }
 
 /// All executions, in the order of their starts.
@@ -60,6 +64,17 @@ struct Open {
     completed: bool,
 }
 
+impl Open {
+    /// The code was told that its checkpoint is kept.
+    fn kept(&self, checkpoint: String) {
+        let now = self.executor.now_ms();
+        let mut effects = self.ledger.0.lock().unwrap();
+        if let Some(effect) = effects.get_mut(self.index) {
+            effect.kept.push((checkpoint, now));
+        }
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         let now = self.executor.now_ms();
@@ -84,6 +99,10 @@ impl Work {
             start_ms: self.executor.now_ms(),
             end_ms: None,
             completed: false,
+            given: ctx
+                .last_checkpoint()
+                .map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
+            kept: Vec::new(),
         });
         Open {
             executor: self.executor.clone(),
@@ -94,6 +113,22 @@ impl Work {
     }
 }
 
+/// Says how far it has come and keeps checkpoints, one every `every_ms` and as fast as they are taken,
+/// until it may no more. A checkpoint is text: the attempt, and how many it has kept.
+async fn save(executor: &Executor, ctx: &RunContext, every_ms: u64, kept: impl Fn(String)) {
+    for number in 1_u32.. {
+        let fraction = f64::from(number % 100) / 100.0;
+        ctx.progress(fraction, &format!("{number} of attempt {}", ctx.attempt));
+        let checkpoint = format!("{:04}.{number:06}", ctx.attempt);
+        match ctx.checkpoint(checkpoint.as_bytes()).await {
+            Ok(()) => kept(checkpoint),
+            Err(_) => break,
+        }
+        executor.sleep_until(executor.now_ms() + every_ms).await;
+    }
+    std::future::pending::<()>().await;
+}
+
 #[async_trait]
 impl Handler for Work {
     async fn run(&self, ctx: RunContext) -> Result<(), HandlerError> {
@@ -101,14 +136,26 @@ impl Handler for Work {
         let does = ctx.payload["does"].as_str().unwrap_or("ok").to_owned();
         let ms = ctx.payload["ms"].as_u64().unwrap_or(0);
         let work = async {
+            if does == "hang" {
+                std::future::pending::<()>().await;
+            }
             if ms > 0 {
                 self.executor.sleep_until(self.executor.now_ms() + ms).await;
             }
         };
+        let work = async {
+            match ctx.payload["saves"].as_u64() {
+                None => work.await,
+                Some(every_ms) => {
+                    let kept = |checkpoint| open.kept(checkpoint);
+                    let saves = save(&self.executor, &ctx, every_ms, kept);
+                    punctual::env::race(work, saves).await;
+                }
+            }
+        };
         match does.as_str() {
-            // Heeds nobody.
-            "deaf" => work.await,
-            "hang" => std::future::pending().await,
+            // Heed nobody.
+            "deaf" | "hang" => work.await,
             _ => {
                 if let futures_util::future::Either::Right(_) =
                     punctual::env::race(work, ctx.cancel.cancelled()).await

@@ -19,6 +19,7 @@ pub mod naive;
 pub mod operator;
 pub mod overlaps;
 pub mod rng;
+pub mod saves;
 pub mod scenario;
 pub mod schedule;
 pub mod spool;

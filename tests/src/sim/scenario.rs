@@ -11,6 +11,7 @@ use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
+use super::saves;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
 use super::workload::{self, HANDLER};
 
@@ -98,6 +99,10 @@ pub const ALL: &[(&str, &str)] = &[
         "divided",
         "runs in parts on a network that repeats and delays, under leaders and workers that come and go",
     ),
+    (
+        "checkpoints",
+        "runs that keep checkpoints on such a network, and workers that lose them to others",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -148,6 +153,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
             }
         }
         "divided" => plan.ops = divided::jobs(&mut rng, HEAL_MS),
+        "checkpoints" => plan.ops = saves::jobs(&mut rng, HEAL_MS),
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -199,7 +205,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
     }
     if matches!(
         name,
-        "late-writes" | "triggers" | "long-windows" | "edits" | "divided"
+        "late-writes" | "triggers" | "long-windows" | "edits" | "divided" | "checkpoints"
     ) {
         plan.faults
             .extend((0..3).map(|node| (0, bad_network(node))));
@@ -365,6 +371,25 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
             vec![(at, link(node, at, rng.range(20_000, 50_000), cut))]
         }
         "edits" => vec![(at, Fault::RevokeLeader)],
+        "checkpoints" => match rng.range(0, 4) {
+            0 => {
+                let down_ms = rng.range(100, 5_000);
+                vec![(at, Fault::Crash { node, down_ms })]
+            }
+            1 => vec![(
+                at,
+                Fault::PauseLeader {
+                    for_ms: rng.range(500, 30_000),
+                },
+            )],
+            _ => {
+                let cut = rng.pick(&[Cut::Both, Cut::Replies, Cut::Requests]);
+                vec![(
+                    at,
+                    link(node, at, rng.range(15_000, 50_000), Trouble::Cut(cut)),
+                )]
+            }
+        },
         "overlaps" | "divided" => overlaps::faults(rng, at, HEAL_MS),
         "long-windows" => {
             let length = rng.range(20_000, 60_000);

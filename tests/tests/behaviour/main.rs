@@ -19,6 +19,7 @@ mod lead;
 mod misfire;
 mod outage;
 mod overlap;
+mod progress;
 mod retry;
 mod scale;
 mod shutdown;

@@ -142,3 +142,39 @@ fn who_stands_still_under_a_long_session_keeps_its_run() {
     assert_eq!(seen.runs("a").len(), 1);
     assert!((58_000..60_000).contains(&seen.ended[0].at_ms));
 }
+
+/// A worker does not hear for half a minute that its attempt is RUNNING, while its session lives on. The
+/// leader counts the time limit from the request: code that started now would still have time of its own
+/// when the leader ends it as one that cannot be stopped, and would run beside the next attempt where
+/// `on_lost` is `retry`. So it is not started, and another attempt follows.
+#[test]
+fn code_whose_start_was_answered_late_is_not_started() {
+    let mut plan = stage(3, "2026-03-01T00:00:00Z", 3 * MINUTE);
+    let mut job = does(cron("a", "20 0 0 * * *"), "hang", 0);
+    job.timeout = Millis::from_secs(20);
+    job.retry.attempts = Some(2);
+    job.retry.backoff = Millis::from_ms(0);
+    plan.put(3_000, job);
+    let dry = plan.play();
+    let (node, running_ms) = (dry.node(dry.runs("a")[0].proc), dry.running_ms("a", 1));
+    let mut unstarted = 0;
+    for from_ms in running_ms - 3..running_ms + 3 {
+        for length_ms in [4_000, 8_000, 29_000] {
+            let mut plan = plan.clone();
+            let until_ms = from_ms + length_ms;
+            plan.trouble(node, from_ms, until_ms, Trouble::Cut(Cut::Replies));
+            // Every invariant holds: two executions of one run never overlap.
+            let seen = plan.play();
+            let reasons: Vec<_> = seen.ends("a").map(|end| end.failed).collect();
+            let is_unstarted = reasons[0] == Some(FailReason::NotStarted);
+            assert!(
+                !is_unstarted || length_ms > 5_000,
+                "{length_ms}: {reasons:?}"
+            );
+            unstarted += u32::from(is_unstarted);
+            // Nothing was used up by that.
+            assert_eq!(seen.runs("a").len(), 2, "{reasons:?}");
+        }
+    }
+    assert!(unstarted > 0, "its answer was heard in time");
+}

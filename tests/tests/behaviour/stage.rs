@@ -239,6 +239,18 @@ impl Seen {
         effects.filter(|effect| effect.job == job).collect()
     }
 
+    /// When that attempt of the job's first run that has one became RUNNING.
+    pub(crate) fn running_ms(&self, job: &str, attempt: u32) -> u64 {
+        let history = History::new(&self.observed);
+        let mut steps = history.steps();
+        let running = steps.find(|(_, done, step)| {
+            let after = step.after.as_ref();
+            let is_running = after.is_some_and(|after| after.record.state == RunState::Running);
+            !done && step.key.job == job && step.key.attempt == attempt && is_running
+        });
+        running.unwrap().0.at_ms
+    }
+
     /// The states that the job's attempts ended in.
     pub(crate) fn states(&self, job: &str) -> Vec<RunState> {
         self.ends(job).map(|record| record.state).collect()

@@ -17,6 +17,7 @@ use punctual::handler::{FencingToken, Handler, RunContext};
 use punctual::job::record::{LeaderRecord, encode};
 use punctual::job::run::Owner;
 use punctual::keys::Keys;
+use punctual::progress::Reporter;
 use punctual_memory::MemoryBackend;
 
 use super::{JOBS, NaiveJob, job_key, job_of, run_key};
@@ -209,6 +210,8 @@ impl NaiveNode {
             kill_grace_ms: 0,
             cancel,
             fence: None,
+            reporter: Reporter::detached(),
+            resume_from: None,
         };
         let work = std::panic::AssertUnwindSafe(self.work.run(context)).catch_unwind();
         let limit = self.env.sleep(Duration::from_millis(job.spec.timeout.ms()));
