@@ -346,6 +346,7 @@ impl Control {
             execution: None,
             error: Some("cancelled before it started".into()),
             spec: None,
+            uncertain: false,
         };
         let event = RunEvent::Abandon(FailReason::Cancelled);
         finish::end(&self.keys, attempt, &event, &end)

@@ -1,6 +1,7 @@
 //! Jobs (templates) and runs (their fires).
 
 pub mod finish;
+pub mod notes;
 pub mod record;
 pub mod run;
 pub mod spec;

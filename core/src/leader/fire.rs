@@ -328,6 +328,7 @@ fn scheduled(job: &Job, definition: &Definition, decision: &Decision, now_ms: i6
         run: format!("{}@{}", job.id, compact(at_ms)),
         scheduled_ms: at_ms,
         not_before_ms,
+        late_at_ms: definition.spec.late_at_ms(not_before_ms),
         stands_for,
         stands_from_ms: (stands_for > 1).then_some(from_ms),
         ..pending(
@@ -354,6 +355,7 @@ fn skipped(
         state: RunState::Skipped,
         skipped: Some(reason),
         ended_ms: Some(now_ms),
+        late_at_ms: None,
         ..scheduled(job, definition, decision, now_ms)
     }
 }
@@ -384,6 +386,7 @@ pub fn pending(
         concurrency: spec.execution_limit(),
         slot: None,
         deadline_ms: ready_ms.saturating_add(spec.unclaimed_after.ms_i64()),
+        late_at_ms: spec.late_at_ms(now_ms),
         state: RunState::Pending,
         owner: None,
         failed: None,

@@ -5,6 +5,7 @@
 //! * A run that somebody wants ended before a worker has it is ended.
 //! * Jobs that run after a success are run ([`super::chain`]), and those that run again some time
 //!   after their last run ([`super::delay`]).
+//! * Whoever asked for it is told of runs that failed, are late, and so on ([`super::notes`]).
 //! * History beyond its bounds is pruned ([`super::retain`]).
 //!
 //! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
@@ -23,7 +24,6 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, Phase, RunEvent, RunState, transition};
-use crate::job::spec::OnLost;
 use crate::keys::AttemptKey;
 use crate::recipe::view::{View, ViewEvent, forward};
 
@@ -32,6 +32,7 @@ use super::authority::{Authority, Ruling};
 use super::chain::Chain;
 use super::crowd::Crowd;
 use super::delay::Delays;
+use super::notes::Notes;
 use super::retain::Retention;
 
 /// So many records of a job were added to its history.
@@ -53,6 +54,7 @@ enum Input {
     Cancels(ViewEvent),
     Todos(ViewEvent),
     Delays(ViewEvent),
+    Notes(ViewEvent),
     History(Notice),
 }
 
@@ -69,6 +71,7 @@ struct Keeper {
     cancels: BTreeSet<String>,
     chain: Chain,
     delays: Delays,
+    notes: Notes,
     retention: Retention,
     crowd: Crowd,
 }
@@ -82,6 +85,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
     let _todos = forward(view(context.keys.todos()), inputs.clone(), Input::Todos);
     let _delays = forward(view(context.keys.delays()), inputs.clone(), Input::Delays);
+    let _notes = forward(view(context.keys.notes()), inputs.clone(), Input::Notes);
     let _history = context
         .store
         .env()
@@ -102,6 +106,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         cancels: BTreeSet::new(),
         chain: Chain::default(),
         delays: Delays::default(),
+        notes: Notes::default(),
     };
     let mut tick_at = env.monotonic_ms();
     loop {
@@ -188,6 +193,7 @@ impl Keeper {
             }
             Input::Todos(event) => self.chain.take(&self.context.keys, event),
             Input::Delays(event) => self.delays.take(&self.context, event),
+            Input::Notes(event) => self.notes.take(&self.context, event),
             Input::History(notice) => {
                 self.retention
                     .note(notice.partition, &notice.job, notice.records);
@@ -263,6 +269,9 @@ impl Keeper {
         let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
         self.delays
             .tick(&self.context, &self.authority, &alive)
+            .await?;
+        self.notes
+            .tick(&self.context, &self.authority, &self.runs)
             .await?;
         self.retention.tick(&self.context, &self.authority).await
     }
@@ -396,11 +405,7 @@ impl Keeper {
             if matches!(event, RunEvent::Recover) && attempt.record.state == RunState::Locked {
                 finish::give_back(keys, &attempt, event)
             } else {
-                // A wedged executor may still be at it, so this is as uncertain as a lost worker:
-                // no attempt follows unless the job allows two of them.
-                let definition = definition_of(&self.context, &attempt)
-                    .await?
-                    .filter(|d| *event != RunEvent::Overrun || d.spec.on_lost == OnLost::Retry);
+                let definition = definition_of(&self.context, &attempt).await?;
                 let end = End {
                     now_ms: clock.record_ms(),
                     nonce: store.env().random_u64(),
@@ -408,6 +413,7 @@ impl Keeper {
                     execution: None,
                     error: Some(explain(event, &attempt.record, owner)),
                     spec: definition.as_ref().map(|d| &d.spec),
+                    uncertain: *event == RunEvent::Overrun,
                 };
                 finish::end(keys, &attempt, event, &end)
             };
@@ -460,7 +466,7 @@ fn explain(event: &RunEvent, record: &RunRecord, owner: &str) -> String {
 }
 
 /// The definition that a run follows.
-async fn definition_of(
+pub(super) async fn definition_of(
     context: &LeaderContext,
     attempt: &Attempt,
 ) -> BackendResult<Option<Definition>> {

@@ -7,6 +7,7 @@ mod data_dir;
 mod import;
 mod metrics;
 mod node;
+mod notify;
 mod offline;
 mod overlap;
 

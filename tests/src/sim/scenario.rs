@@ -11,6 +11,7 @@ use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
+use super::told;
 use super::workload::{self, HANDLER};
 
 /// Every scenario, and what it tells.
@@ -93,6 +94,10 @@ pub const ALL: &[(&str, &str)] = &[
         "overlaps",
         "queues, replacements and limited jobs under triggers that race the fires",
     ),
+    (
+        "news",
+        "every second job tells what becomes of its runs, under leaders and workers that vanish",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -142,6 +147,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 node.slots = u32::try_from(rng.range(1, 9)).unwrap_or(4);
             }
         }
+        "news" => told::widen(&mut rng, &mut plan.ops),
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -310,6 +316,22 @@ fn around_a_wrong_node(rng: &mut Rng) -> Vec<(u64, Fault)> {
 fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
     let node = rng.index(3);
     match name {
+        "news" => match rng.range(0, 3) {
+            0 => vec![(
+                at,
+                Fault::CrashLeader {
+                    down_ms: rng.range(100, 9_000),
+                },
+            )],
+            1 => vec![(
+                at,
+                Fault::Crash {
+                    node,
+                    down_ms: rng.range(100, 30_000),
+                },
+            )],
+            _ => vec![(at, Fault::RevokeNode { node })],
+        },
         "paused-leader" => vec![(
             at,
             Fault::PauseLeader {

@@ -139,6 +139,7 @@ impl JobSpec {
         self.check_run(&mut errors);
         self.check_policies(&mut errors);
         self.check_overlap(&mut errors);
+        self.check_notify(&mut errors);
         self.check_later(&mut errors);
         match schedule {
             Some(schedule) if errors.is_empty() => Ok(schedule),
@@ -375,12 +376,6 @@ impl JobSpec {
             errors.push(not_yet(
                 "broadcast",
                 "define one job with its own queue for each node",
-            ));
-        }
-        if !self.notify.is_empty() {
-            errors.push(not_yet(
-                "notify",
-                "watch `punctual run ls --state FAILED -o json`",
             ));
         }
         if self.run.http.is_some() {
