@@ -168,7 +168,8 @@ pub async fn after_restore(store: &Store, keys: &Keys) -> BackendResult<Restored
     let running = runs
         .iter()
         .filter_map(|entry| decode::<RunRecord>(&entry.value).ok())
-        .filter(|run| run.state == RunState::Running)
+        // The parts of a run in parts speak for themselves.
+        .filter(|run| run.state == RunState::Running && run.parts.is_none())
         .map(|run| run.run)
         .collect();
     Ok(Restored {

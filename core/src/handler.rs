@@ -43,6 +43,10 @@ pub struct RunContext {
     pub run_id: String,
     /// Counts from 1.
     pub attempt: u32,
+    /// Which part of a run this is, counted from 0; none for a run that is not in parts.
+    pub shard: Option<u32>,
+    /// How many parts that run has.
+    pub shards: Option<u32>,
     /// The instant that this run stands for, in Unix milliseconds. For a run on demand, the
     /// moment of the request.
     pub scheduled_at_ms: i64,

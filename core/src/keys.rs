@@ -34,6 +34,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Key, Span};
+use crate::job::notes::NoteKey;
 
 /// The partition of a job. For ever fixed by the id and the number of partitions: FNV-1a, 64 bits
 /// (Fowler, Noll, Vo), modulo the number.
@@ -62,19 +63,6 @@ pub struct AttemptKey {
     pub run: String,
     /// The attempt; 0 for a skip record.
     pub attempt: u32,
-}
-
-/// What is to be told to whom: which attempt, which event, and the receiver's place in the job's list.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NoteKey {
-    /// The run.
-    pub run: String,
-    /// The attempt.
-    pub attempt: u32,
-    /// What happened to it, in one word.
-    pub event: String,
-    /// Which receiver.
-    pub index: u8,
 }
 
 /// The keys of one namespace.
@@ -350,6 +338,18 @@ impl Keys {
         Span::prefix(self.key(format_args!("done/{partition:03}/{job}/{run}/")))
     }
 
+    /// The attempts of a run's parts that have not ended.
+    #[must_use]
+    pub fn parts_of(&self, partition: u16, job: &str, run: &str) -> Span {
+        Span::prefix(self.key(format_args!("run/{partition:03}/{job}/{run}{PART}")))
+    }
+
+    /// The ended attempts of a run's parts.
+    #[must_use]
+    pub fn done_parts_of(&self, partition: u16, job: &str, run: &str) -> Span {
+        Span::prefix(self.key(format_args!("done/{partition:03}/{job}/{run}{PART}")))
+    }
+
     /// What a key under `run/`, `done/` or `late/` names.
     #[must_use]
     pub fn parse_attempt(&self, key: &[u8]) -> Option<AttemptKey> {
@@ -485,12 +485,7 @@ impl Keys {
     /// What one receiver is still to be told.
     #[must_use]
     pub fn note(&self, at: &NoteKey) -> Key {
-        let NoteKey {
-            run,
-            attempt,
-            event,
-            index,
-        } = at;
+        let (run, attempt, event, index) = (&at.run, at.attempt, &at.event, at.index);
         self.key(format_args!("note/{run}/{attempt:04}/{event}/{index:02}"))
     }
 
@@ -560,6 +555,28 @@ fn number<N: FromStr>(text: &str, width: usize) -> Option<N> {
 /// An id: one part of a key, and not an empty one.
 fn part(text: &str) -> Option<String> {
     (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
+}
+
+/// Stands between the id of a run and the index of a part of it.
+const PART: &str = "~s-";
+
+/// `RUN~s-0003`: the id of a run's part, counted from 0.
+#[must_use]
+pub fn part_id(run: &str, index: u32) -> String {
+    format!("{run}{PART}{index:04}")
+}
+
+/// The run and the index, if the id is one of a part.
+#[must_use]
+pub fn part_of(run: &str) -> Option<(&str, u32)> {
+    let (whole, index) = run.rsplit_once(PART)?;
+    Some((whole, number(index, 4)?))
+}
+
+/// What all ids of a run's parts begin with.
+#[must_use]
+pub fn part_prefix(run: &str) -> String {
+    format!("{run}{PART}")
 }
 
 /// The job that a run id names: `daily-report` in `daily-report@20260812T000500Z`, in

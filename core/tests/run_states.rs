@@ -23,8 +23,21 @@ fn phases() -> Vec<Phase> {
     phases
 }
 
+/// Those of a run in parts.
+fn phases_in_parts() -> Vec<Phase> {
+    let mut phases = vec![Phase::Whole, Phase::InParts, Phase::Success];
+    phases.extend(FailReason::ALL.map(Phase::Failed));
+    phases
+}
+
 fn events() -> Vec<RunEvent> {
-    let mut events = vec![RunEvent::Recover, RunEvent::Overrun];
+    let mut events = vec![
+        RunEvent::Recover,
+        RunEvent::Overrun,
+        RunEvent::Expand,
+        RunEvent::Derive(Ending::Success),
+    ];
+    events.extend(FailReason::ALL.map(|reason| RunEvent::Derive(Ending::Failed(reason))));
     for name in ["a", "b"] {
         events.push(RunEvent::Claim(owner(name)));
         events.push(RunEvent::Start(owner(name)));
@@ -49,19 +62,65 @@ const EDGES: [(RunState, RunState); 7] = [
     (RunState::Running, RunState::Failed),
 ];
 
-#[test]
-fn every_pair_of_phase_and_event_stays_in_the_diagram_and_every_edge_exists() {
+/// The same of a run in parts: nobody takes it, and what recovers, times out or expires others leaves
+/// it alone.
+const EDGES_IN_PARTS: [(RunState, RunState); 5] = [
+    (RunState::Pending, RunState::Running),
+    (RunState::Pending, RunState::Failed),
+    (RunState::Running, RunState::Running),
+    (RunState::Running, RunState::Success),
+    (RunState::Running, RunState::Failed),
+];
+
+fn stays_in(phases: &[Phase], edges: &[(RunState, RunState)]) {
     let mut seen = std::collections::BTreeSet::new();
-    for phase in phases() {
+    for phase in phases {
         for event in events() {
-            if let Ok(next) = transition(&phase, &event) {
+            if let Ok(next) = transition(phase, &event) {
                 let edge = (phase.state(), next.state());
-                assert!(EDGES.contains(&edge), "{phase:?} --{event:?}--> {next:?}");
+                assert!(edges.contains(&edge), "{phase:?} --{event:?}--> {next:?}");
+                assert!(phases.contains(&next), "{phase:?} --{event:?}--> {next:?}");
                 seen.insert(edge);
             }
         }
     }
-    assert_eq!(seen, EDGES.into_iter().collect());
+    assert_eq!(seen, edges.iter().copied().collect());
+}
+
+#[test]
+fn every_pair_of_phase_and_event_stays_in_the_diagram_and_every_edge_exists() {
+    stays_in(&phases(), &EDGES);
+    stays_in(&phases_in_parts(), &EDGES_IN_PARTS);
+}
+
+#[test]
+fn a_run_in_parts_is_divided_derived_or_abandoned_and_nothing_else() {
+    for phase in [Phase::Whole, Phase::InParts] {
+        for event in events() {
+            let expected = match (&phase, &event) {
+                (_, RunEvent::Expand) => Some(Phase::InParts),
+                (
+                    Phase::Whole,
+                    RunEvent::Abandon(reason @ (FailReason::Cancelled | FailReason::NoHandler)),
+                )
+                | (
+                    Phase::InParts,
+                    RunEvent::Derive(Ending::Failed(
+                        reason @ (FailReason::Cancelled | FailReason::Error),
+                    )),
+                ) => Some(Phase::Failed(*reason)),
+                (Phase::InParts, RunEvent::Derive(Ending::Success)) => Some(Phase::Success),
+                _ => None,
+            };
+            assert_eq!(
+                transition(&phase, &event).ok(),
+                expected,
+                "{phase:?} {event:?}"
+            );
+        }
+    }
+    let refused = transition(&Phase::Pending, &RunEvent::Expand).unwrap_err();
+    assert_eq!(refused.to_string(), "expand is not possible while PENDING");
 }
 
 #[test]
@@ -130,10 +189,11 @@ proptest! {
     /// somebody else.
     #[test]
     fn no_sequence_leaves_a_terminal_state_or_serves_two_owners(
+        in_parts in any::<bool>(),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..60)
     ) {
         let events = events();
-        let mut phase = Phase::Pending;
+        let mut phase = if in_parts { Phase::Whole } else { Phase::Pending };
         for pick in picks {
             let event = pick.get(&events);
             let by = match event {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use punctual::backend::{BackendError, CoordinationBackend, Txn};
 use punctual::bootstrap::{DEFAULT_PARTITIONS, bootstrap};
 use punctual::cancel::{Canceller, StopCause};
-use punctual::control::{Control, StatusObject};
+use punctual::control::{Control, PauseWish, StatusObject};
 use punctual::duration::Millis;
 use punctual::env::TokioEnv;
 use punctual::handler::Executors;
@@ -270,6 +270,10 @@ async fn status_names_the_partition_that_stands_still() {
         }
     };
     assert_eq!(status().await.damaged_partitions, []);
+    for job in [HIT, SPARED] {
+        assert_ne!(number(job), 3);
+        control.put_job(every_second(job), None).await.unwrap();
+    }
     let key = keys.cursor(3);
     let cursor = |entries: Vec<punctual::backend::Entry>| {
         let mut entries = entries.into_iter();
@@ -282,6 +286,11 @@ async fn status_names_the_partition_that_stands_still() {
     assert_eq!(damaged.len(), 1, "{damaged:?}");
     assert_eq!(damaged[0].partition, 3);
     assert!(damaged[0].what.contains("cursor/003"), "{damaged:?}");
+    // What is asked of all jobs is done for those in sound partitions, and says what is left.
+    let report = control.pause_all(PauseWish::default()).await.unwrap();
+    assert_eq!((report.changed, report.remaining), (2, 1));
+    let why = report.interrupted.unwrap();
+    assert!(why.contains("cannot be read"), "{why}");
     let mend = Txn::new().put(key.clone(), before);
     let _ = backend.commit(&mend).await.unwrap();
     assert_eq!(status().await.damaged_partitions, []);

@@ -39,6 +39,12 @@ const TEST: &[Step] = &[
         ],
         &[],
     ),
+    // Tests bring features of their own: what people build must do without these.
+    (
+        "the product alone",
+        &["check", "--locked", "--package", "punctual-server"],
+        &[],
+    ),
     ("tests", &["test", "--workspace", "--locked"], &[]),
     (
         "simulation: 2,000 seeds, 500 of them once more",

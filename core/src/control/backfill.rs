@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{Requirement, Txn, TxnOutcome};
-use crate::job::record::{IdemRecord, RunRecord, SeqRecord, decode, encode};
+use crate::job::record::{IdemRecord, RunRecord, decode, encode};
 use crate::job::run::RunState;
 use crate::job::spec::{JobSpec, Overlap, SpecError};
 use crate::job::{Definition, Job};
 use crate::keys::{AttemptKey, fnv1a};
 use crate::leader::fire::pending;
+use crate::leader::siblings::Siblings;
 use crate::plan::first_undecided;
 use crate::schedule::Verdict;
 use crate::time::{compact, rfc3339_ms};
@@ -108,23 +109,29 @@ impl Control {
             }
             let alone = definition.spec.overlap == Overlap::Skip;
             together(&definition.spec, plan.slots.len())?;
-            let seq: SeqRecord = decode(&seq_entry.value).unwrap_or_default();
+            let (store, keys) = (&self.store, &self.keys);
+            let siblings =
+                Siblings::of(store, keys, &definition.spec, partition, seq_entry).await?;
             let request = self.backfill_key(job, idempotency_key);
             let idem = IdemRecord {
                 created_ms: now_ms,
                 attempt: None,
                 request: Some(asked(wish)),
             };
-            let mut txn = Txn::new()
-                .require(Requirement::Modified(seq_key.clone(), seq_entry.modified))
+            let mut txn = siblings
+                .consume(Txn::new())
                 .require(Requirement::Modified(
                     self.keys.job(partition, id),
                     job.modified,
                 ))
-                .put(seq_key, encode(&SeqRecord { seq: seq.seq + 1 }))
                 .put(self.keys.idem(&request), encode(&idem));
             if alone {
                 txn = txn.require(Requirement::Empty(self.keys.runs_of(partition, id)));
+            }
+            if definition.spec.overlap == Overlap::Replace
+                && let [(_, only)] = wanted[..]
+            {
+                txn = siblings.replace(keys, txn, &only.run_id, now_ms);
             }
             for (index, slot) in wanted.iter().copied() {
                 let record = backfilled(job, definition, slot, index, now_ms);
@@ -297,6 +304,12 @@ fn together(spec: &JobSpec, slots: usize) -> Result<(), ControlError> {
         Err(ControlError::Invalid(vec![(spec.id.clone(), finding)]))
     };
     match spec.overlap {
+        Overlap::Skip if spec.is_in_parts() && slots > 1 => refuse(
+            format!(
+                "this job runs in parts and has `overlap: skip`, and the range holds {slots} instants"
+            ),
+            "backfill one instant at a time, or say `overlap: allow` meanwhile",
+        ),
         // In one request: the second one would find the runs of the first.
         Overlap::Skip if slots > RUNS_A_REQUEST => refuse(
             format!("this job has `overlap: skip`, and the range holds {slots} instants"),
@@ -363,7 +376,7 @@ fn backfilled(
         now_ms,
     );
     // Of a job whose runs must not be beside each other, they wait for each other.
-    let alone = definition.spec.overlap == Overlap::Skip;
+    let alone = definition.spec.overlap == Overlap::Skip && !definition.spec.is_in_parts();
     RunRecord {
         run: slot.run_id.clone(),
         scheduled_ms: slot.at_ms,

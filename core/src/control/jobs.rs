@@ -4,7 +4,7 @@ use crate::backend::TxnOutcome;
 use crate::job::record::{DelayRecord, decode};
 use crate::job::spec::JobSpec;
 use crate::job::{Definition, Job};
-use crate::leader::delay::{chain_end, due_ms};
+use crate::leader::delay::{ChainEnd, chain_end, due_ms};
 use crate::schedule::{Calendars, Schedule, ScheduleKind};
 
 use super::change::{self, Change, Current, Heads};
@@ -135,7 +135,10 @@ impl Control {
             return Ok(None);
         };
         let end = chain_end(&self.store, &self.keys, partition, &job.id, &record).await?;
-        Ok(end.and_then(|since_ms| due_ms(job, &record, since_ms)))
+        Ok(match end {
+            ChainEnd::At(since_ms) => due_ms(job, &record, since_ms),
+            ChainEnd::Alive | ChainEnd::Unknown => None,
+        })
     }
 
     /// Jobs in the order of their ids, behind `cursor` (the id of the last one seen).

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::job::notes::NoteRecord;
 use crate::job::record::decode;
+use crate::job::spec::receiver_of;
 
 use super::Control;
 use super::types::ControlError;
@@ -18,8 +19,8 @@ pub struct Untold {
     pub count: u64,
     /// Since when the oldest waits, in Unix milliseconds.
     pub oldest_ms: Option<i64>,
-    /// Some of those who are to be told.
-    pub webhooks: Vec<String>,
+    /// Some of those who are to be told: host and port, since the rest of a URL may be a secret.
+    pub receivers: Vec<String>,
 }
 
 impl Control {
@@ -34,14 +35,14 @@ impl Control {
             .filter_map(|entry| decode::<NoteRecord>(&entry.value).ok())
             .filter(|note| !note.over);
         let mut untold = Untold::default();
-        let mut webhooks = BTreeSet::new();
+        let mut receivers = BTreeSet::new();
         for note in notes {
             untold.count += 1;
             let oldest_ms = untold.oldest_ms.unwrap_or(note.since_ms);
             untold.oldest_ms = Some(oldest_ms.min(note.since_ms));
-            webhooks.insert(note.webhook);
+            receivers.insert(receiver_of(&note.webhook));
         }
-        untold.webhooks = webhooks.into_iter().take(NAMED).collect();
+        untold.receivers = receivers.into_iter().take(NAMED).collect();
         Ok(untold)
     }
 }

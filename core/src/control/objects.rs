@@ -80,7 +80,12 @@ pub(crate) fn run_object(record: &RunRecord, late_result: Option<String>) -> Run
         state: record.state,
         reason: reason.map(str::to_owned),
         attempt: record.attempt,
-        shard: None,
+        shard: record.shard.as_ref().map(|shard| shard.index),
+        shards: match (&record.shard, &record.parts) {
+            (Some(shard), _) => Some(shard.total),
+            (None, Some(parts)) => Some(parts.total).filter(|total| *total > 0),
+            (None, None) => None,
+        },
         node: record.owner.as_ref().map(|owner| owner.node.clone()),
         fencing_token: record.token.map(|token| token.to_string()),
         created_at: rfc3339_ms(record.created_ms),

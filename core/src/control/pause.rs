@@ -1,6 +1,6 @@
 //! Pausing and resuming: one job, or all of them.
 
-use crate::backend::{TxnOutcome, limits};
+use crate::backend::{BackendError, TxnOutcome, limits};
 use crate::job::record::Paused;
 use crate::job::spec::SpecError;
 
@@ -77,10 +77,16 @@ impl Control {
         }
         let give_up_ms = self.store.env().monotonic_ms() + ALL_MS;
         let mut report = AllReport::default();
+        let mut damaged = None;
         for number in 0..partitions {
             let loaded = Partition::load(&self.store, &self.keys, number).await;
             let mut partition = match loaded {
                 Ok(partition) => partition,
+                // Nothing fires there; the others are not to wait for its repair.
+                Err(error @ ControlError::Store(BackendError::Broken(_))) => {
+                    damaged = Some(error);
+                    continue;
+                }
                 // How many jobs it holds is not known: at least one, so that nobody takes it for done.
                 Err(error) if report.has_begun() => {
                     report.stop(1, &error);
@@ -108,7 +114,14 @@ impl Control {
                 }
             }
         }
-        Ok(report)
+        match damaged {
+            Some(error) if report.changed + report.unchanged == 0 => Err(error),
+            Some(error) => {
+                report.stop(1, &error);
+                Ok(report)
+            }
+            None => Ok(report),
+        }
     }
 
     /// Commits one group, planned anew after a conflict.
@@ -205,6 +218,9 @@ impl AllReport {
     fn stop(&mut self, left: usize, error: &ControlError) {
         self.remaining += left;
         let why = match error {
+            ControlError::Store(BackendError::Broken(_)) => {
+                "a partition cannot be read: `punctual doctor` says which".into()
+            }
             // Its own words may name its keys.
             ControlError::Store(_) => "the store went away".into(),
             error => error.to_string(),

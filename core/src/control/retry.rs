@@ -11,7 +11,7 @@ use crate::job::Job;
 use crate::job::record::{IdemRecord, RunRecord, decode, encode};
 use crate::job::run::{FailReason, RunState};
 use crate::job::spec::Overlap;
-use crate::keys::AttemptKey;
+use crate::keys::{AttemptKey, part_id, part_of};
 use crate::leader::fire::pending;
 use crate::leader::siblings::Siblings;
 
@@ -83,6 +83,19 @@ impl Control {
             retryable(job, &last, force)?;
             let now_ms = self.change_ms().await?;
             let definition = ready(job, now_ms)?;
+            // Its parent must not end while it is read whether all parts have ended.
+            let whole = part_of(run_id).map(|(whole, _)| whole);
+            if let Some(whole) = whole
+                && !self
+                    .attempts_of(partition, &id, whole)
+                    .await?
+                    .alive
+                    .is_empty()
+            {
+                return Err(ControlError::Conflict(format!(
+                    "{whole}, of which this is a part, is not finished"
+                )));
+            }
             let next = RunRecord {
                 run: run_id.to_owned(),
                 attempt: last.attempt + 1,
@@ -91,6 +104,9 @@ impl Control {
                 stands_for: last.stands_for,
                 stands_from_ms: last.stands_from_ms,
                 payload: last.payload.clone(),
+                cause: last.cause.clone(),
+                parts: None,
+                shard: last.shard.clone(),
                 ..pending(
                     job,
                     definition,
@@ -134,6 +150,10 @@ impl Control {
                 .require(Requirement::Empty(alive))
                 .put(self.keys.run(&key), encode(&next))
                 .put(idem_key, encode(&idem));
+            if let Some(whole) = whole.filter(|_| !alone) {
+                let whole = self.keys.attempts_of(partition, &id, whole);
+                txn = txn.require(Requirement::Empty(whole));
+            }
             if definition.spec.overlap == Overlap::Replace {
                 txn = siblings.replace(keys, txn, run_id, now_ms);
             }
@@ -192,6 +212,13 @@ fn retryable(job: &Job, last: &RunRecord, force: bool) -> Result<(), ControlErro
         ));
     }
     match last.state {
+        RunState::Failed if last.parts.is_some() => {
+            return refuse(format!(
+                "{run} is a run in parts: `punctual run retry {}` repeats one of them, \
+                 `punctual job trigger` runs all of them once more",
+                part_id(run, 0)
+            ));
+        }
         RunState::Failed => {}
         RunState::Skipped => {
             return refuse(format!(

@@ -271,6 +271,29 @@ impl Control {
         Ok(attempts)
     }
 
+    /// The parts of a run in parts, each as its last attempt stands, in the order of their indexes.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`]; [`ControlError::Store`].
+    pub async fn parts(&self, run_id: &str) -> Result<Vec<RunObject>, ControlError> {
+        let (partition, job) = self.locate(run_id).await?;
+        let active = self.keys.parts_of(partition, &job, run_id);
+        let done = self.keys.done_parts_of(partition, &job, run_id);
+        // `run/` first: an attempt that ends in between is then seen twice rather than not at all.
+        let (active, _) = self.store.list(&active, None).await?;
+        let (done, _) = self.store.list(&done, None).await?;
+        let mut found: BTreeMap<(Option<u32>, u32), RunRecord> = BTreeMap::new();
+        for record in active.iter().chain(&done).filter_map(decode_run) {
+            let index = record.shard.as_ref().map(|shard| shard.index);
+            found.insert((index, record.attempt), record);
+        }
+        let last: BTreeMap<_, _> = found
+            .iter()
+            .map(|((index, _), record)| (index, run_object(record, None)))
+            .collect();
+        Ok(last.into_values().collect())
+    }
+
     pub(super) async fn locate(&self, run_id: &str) -> Result<(u16, String), ControlError> {
         let job = job_of_run(run_id).ok_or_else(|| no_run(run_id))?;
         if run_id.contains('/') {
@@ -347,6 +370,7 @@ impl Control {
             error: Some("cancelled before it started".into()),
             spec: None,
             uncertain: false,
+            late: false,
         };
         let event = RunEvent::Abandon(FailReason::Cancelled);
         finish::end(&self.keys, attempt, &event, &end)

@@ -23,8 +23,11 @@ pub struct RunObject {
     pub reason: Option<String>,
     /// Counts from 1; 0 for a skip record.
     pub attempt: u32,
-    /// Index of a part of a fan-out run.
+    /// Index of a part of a run in parts, counted from 0.
     pub shard: Option<u32>,
+    /// How many parts the run has, or the run that this is a part of.
+    #[serde(default)]
+    pub shards: Option<u32>,
     /// The node that has or had it.
     pub node: Option<String>,
     /// Decimal, as text: JSON numbers are not exact beyond 2^53.

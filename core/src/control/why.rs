@@ -6,6 +6,7 @@ use crate::backend::Revision;
 use crate::job::Job;
 use crate::job::record::{GoneRecord, LeaderRecord, NodeRecord, Paused, RunRecord, decode};
 use crate::job::run::{RunState, SkipReason};
+use crate::job::spec::Overlap;
 use crate::plan::first_undecided;
 use crate::schedule::Schedule;
 use crate::time::rfc3339_ms;
@@ -52,7 +53,8 @@ impl Answer {
 }
 
 impl Control {
-    /// What became of a job's instant at `at_ms`; of its last one that has passed, if none is named.
+    /// What became of a job's instant at `at_ms`; if none is named, of its last one that has passed,
+    /// or of the last run that was made otherwise.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] for a job of which nothing is known; [`ControlError::Store`].
@@ -67,7 +69,9 @@ impl Control {
             .and_then(|d| d.schedule.previous(known.now_ms.saturating_add(1)))
             .map(|o| o.at_ms)
             .filter(|at_ms| *at_ms >= job.record.created_ms);
-        let at_ms = at_ms.or(last_ms).unwrap_or(known.now_ms);
+        // What was asked for by hand, or follows another run, is no instant of the schedule.
+        let newest_ms = known.records.iter().map(|r| r.scheduled_ms).max();
+        let at_ms = at_ms.or(last_ms.max(newest_ms)).unwrap_or(known.now_ms);
         let answer = match recorded(&known, at_ms) {
             Some(answer) => match &answer.run {
                 Some(run) if run.state == RunState::Pending => self.waiting(&known, answer).await?,
@@ -99,7 +103,9 @@ impl Control {
             self.keys.done_of(partition, id),
         ] {
             let (entries, _) = self.store.list(&span, None).await?;
-            records.extend(entries.iter().filter_map(|e| decode(&e.value).ok()));
+            let found = entries.iter().filter_map(|e| decode(&e.value).ok());
+            // What became of an instant is said by its run, not by the parts of that.
+            records.extend(found.filter(|record: &RunRecord| record.shard.is_none()));
         }
         Ok(Known {
             heads,
@@ -262,6 +268,24 @@ impl Control {
                 _ => format!("it waits until {until}: the backoff before its next attempt"),
             }));
         }
+        if run.parts.as_ref().is_some_and(|parts| !parts.wants_nodes()) {
+            return Ok(answer.with("the leader is about to make its parts"));
+        }
+        let executing: Vec<&str> = known
+            .records
+            .iter()
+            .filter(|other| other.parts.is_none())
+            .filter(|other| matches!(other.state, RunState::Locked | RunState::Running))
+            .map(|other| other.run.as_str())
+            .collect();
+        if let Some(limit) = run.concurrency
+            && executing.len() >= usize::try_from(limit).unwrap_or(usize::MAX)
+        {
+            let others = executing.join(", ");
+            return Ok(answer.with(format!(
+                "it waits for {others}: at most {limit} of the job's runs execute at once"
+            )));
+        }
         let (entries, _) = self.store.list(&self.keys.nodes(), None).await?;
         let drained = self.drained().await?;
         let mut seen = BTreeSet::new();
@@ -294,7 +318,8 @@ impl Control {
             "every node that could run it is drained".into()
         } else {
             format!(
-                "it waits for a free slot: {takes} of {} nodes can run it",
+                "{takes} of {} nodes may run it: it waits for a free slot there, or they do not have \
+                 its command (then their logs say so)",
                 seen.len()
             )
         }))
@@ -389,11 +414,23 @@ fn fired(known: &Known, run: &RunRecord) -> Answer {
         (state, Some(reason)) => format!("ended as {state} ({reason})"),
         (state, None) => format!("ended as {state}"),
     };
-    let mut answer = Answer::new(Verdict::Fired, format!("it fired: {} {state}", run.run));
-    answer.evidence.push(match run.attempt {
-        1 => format!("decided {late_ms} ms after its instant"),
-        attempt => format!("this is attempt {attempt}"),
+    let how = match run.kind {
+        RunKind::Manual => "it was triggered by hand",
+        RunKind::Backfill => "it was run for the past, by request",
+        RunKind::Chained => "it followed another job's success",
+        RunKind::Scheduled | RunKind::Retry | RunKind::Shard => "it fired",
+    };
+    let mut answer = Answer::new(Verdict::Fired, format!("{how}: {} {state}", run.run));
+    answer.evidence.push(match (run.attempt, run.kind) {
+        (1, RunKind::Scheduled) => format!("decided {late_ms} ms after its instant"),
+        (1, _) => format!("made at {}", rfc3339_ms(run.created_ms)),
+        (attempt, _) => format!("this is attempt {attempt}"),
     });
+    if let Some(cause) = &run.cause {
+        answer
+            .evidence
+            .push(format!("after the success of {}", cause.run));
+    }
     if let Some(owner) = &run.owner {
         answer.evidence.push(format!("node: {}", owner.node));
     }
@@ -435,7 +472,13 @@ fn skipped(known: &Known, skip: &RunRecord) -> Answer {
     });
     let why = match (reason, paused) {
         (SkipReason::Overlap, _) => {
-            "another run of the job was not finished, and the job says `overlap: skip`".to_owned()
+            match job.and_then(|job| Some(job.definition()?.spec.overlap)) {
+                Some(Overlap::Queue) => "its queue was full: as many runs as `queue_limit` and \
+                `concurrency` allow were not finished"
+                    .to_owned(),
+                _ => "another run of the job was not finished, and the job says `overlap: skip`"
+                    .into(),
+            }
         }
         (SkipReason::Misfire, _) => {
             "nobody led at its time, for longer than `catch_up`, and `misfire` drops it".into()
@@ -494,6 +537,9 @@ fn held_words(paused: &Paused) -> String {
 fn words(spec: &crate::job::spec::JobSpec) -> String {
     let schedule = &spec.schedule;
     let zone = schedule.timezone.as_deref().unwrap_or("UTC");
+    if let Some(delay) = &schedule.after_finish {
+        return format!("{delay} after the end of the last run");
+    }
     match (&schedule.cron, &schedule.every, &schedule.at) {
         (Some(cron), ..) => format!("`{cron}` in {zone}"),
         (_, Some(every), _) => format!("every {every}"),

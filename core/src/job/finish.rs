@@ -3,9 +3,9 @@
 //! Each consumes the record that it was planned from, so it applies at most once however often it
 //! is delivered, and a conflict on that record is final: somebody else took the step first.
 
-use crate::backend::{Entry, Op, Requirement, Revision, Txn, Write};
+use crate::backend::{Entry, Key, Op, Requirement, Revision, Txn, Write};
 use crate::handler::{Execution, FencingToken};
-use crate::keys::{AttemptKey, Keys};
+use crate::keys::{AttemptKey, Keys, part_of};
 
 use super::notes;
 use super::record::{RunRecord, SlotRecord, TodoRecord, decode, encode};
@@ -58,11 +58,19 @@ impl Attempt {
     /// The fencing token of a RUNNING attempt: its record was last written when it became so.
     #[must_use]
     pub fn token(&self, epoch: u8) -> Option<FencingToken> {
-        (self.record.state == RunState::Running)
-            .then(|| FencingToken::new(epoch, self.modified.0, self.record.place.unwrap_or(0)))
+        let executes = self.record.state == RunState::Running && self.record.parts.is_none();
+        executes.then(|| FencingToken::new(epoch, self.modified.0, self.record.place.unwrap_or(0)))
     }
 
-    fn guard(&self, keys: &Keys) -> Txn {
+    /// The wishes that end it: for itself, and for the run that it is a part of.
+    #[must_use]
+    pub fn cancels(&self, keys: &Keys) -> Vec<Key> {
+        let run = &self.key.run;
+        let runs = [Some(run.as_str()), part_of(run).map(|(whole, _)| whole)];
+        runs.into_iter().flatten().map(|r| keys.cancel(r)).collect()
+    }
+
+    pub(super) fn guard(&self, keys: &Keys) -> Txn {
         Txn::new().require(Requirement::Modified(keys.run(&self.key), self.modified))
     }
 }
@@ -83,6 +91,9 @@ pub fn claim(
     now_ms: i64,
 ) -> Result<(Txn, RunRecord), IllegalTransition> {
     transition(&attempt.phase(), &RunEvent::Claim(owner.clone()))?;
+    if let Some(node) = attempt.record.home().filter(|home| *home != owner.node) {
+        return Err(IllegalTransition::OtherNode { node: node.into() });
+    }
     let limit = attempt.record.concurrency;
     // Never one at the limit or above it, whoever asks.
     let slot = limit.map(|limit| slot.min(limit.saturating_sub(1)));
@@ -155,8 +166,10 @@ pub fn start(
         place: Some(start.place),
         ..attempt.record.clone()
     };
-    let txn =
-        rewrite(keys, attempt, &record).require(Requirement::Absent(keys.cancel(&attempt.key.run)));
+    let cancels = attempt.cancels(keys).into_iter();
+    let txn = cancels.fold(rewrite(keys, attempt, &record), |txn, cancel| {
+        txn.require(Requirement::Absent(cancel))
+    });
     Ok((txn, record))
 }
 
@@ -204,6 +217,8 @@ pub struct End<'a> {
     /// The code may still be at it, so this is as uncertain as a lost worker: another attempt
     /// follows only where two of them do no harm.
     pub uncertain: bool,
+    /// It is a run in parts of which none started in time, however early it was divided.
+    pub late: bool,
 }
 
 /// Ends an attempt: its record moves from `run/` to `done/`, and a retry, if the policy has one,
@@ -223,7 +238,7 @@ pub fn end(
     let (state, failed) = match phase {
         Phase::Success => (RunState::Success, None),
         Phase::Failed(reason) => (RunState::Failed, Some(reason)),
-        Phase::Pending | Phase::Locked(_) | Phase::Running(_) => {
+        Phase::Pending | Phase::Locked(_) | Phase::Running(_) | Phase::Whole | Phase::InParts => {
             return Err(IllegalTransition::WrongState {
                 state: attempt.record.state,
                 event: event.name(),
@@ -263,21 +278,20 @@ pub fn end(
                 attempt: next.attempt,
                 ..attempt.key.clone()
             };
+            let job = keys.job(key.partition, &key.job);
+            let wishes = attempt.cancels(keys).into_iter();
+            let mut require: Vec<Requirement> = wishes.map(Requirement::Absent).collect();
+            require.push(Requirement::Created(job, Revision(record.job_uid)));
             txn = txn.op(Op::Choose {
-                require: vec![
-                    Requirement::Absent(cancel.clone()),
-                    Requirement::Created(
-                        keys.job(key.partition, &key.job),
-                        Revision(record.job_uid),
-                    ),
-                ],
+                require,
                 then: vec![Write::put(keys.run(&key), encode(&next))],
                 otherwise: vec![Write::delete(cancel)],
             });
         }
         None => txn = txn.delete(cancel),
     }
-    if record.state == RunState::Success {
+    // What follows a run in parts follows all of it.
+    if record.state == RunState::Success && record.shard.is_none() {
         // Whoever wants to run after this is known to the transaction alone.
         let todo = TodoRecord {
             job: record.job.clone(),
@@ -290,9 +304,14 @@ pub fn end(
             otherwise: vec![Write::put(keys.todo(&record.run), encode(&todo))],
         });
     }
+    let told = notes::End {
+        retried,
+        late: end.late,
+    };
     Ok(match end.spec {
-        Some(spec) if !spec.notify.is_empty() => {
-            notes::at_end(keys, &attempt.key, &record, spec, retried, txn)
+        // Whoever wants to know of a run in parts wants to know what became of the whole.
+        Some(spec) if !spec.notify.is_empty() && record.shard.is_none() => {
+            notes::at_end(keys, &attempt.key, &record, spec, told, txn)
         }
         _ => txn,
     })
@@ -300,6 +319,10 @@ pub fn end(
 
 /// The attempt that follows one that ended as `ended`, if the policy has one.
 fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
+    if ended.parts.is_some() {
+        // Its parts have been retried.
+        return None;
+    }
     let spec = end
         .spec
         .filter(|spec| !end.uncertain || spec.on_lost == OnLost::Retry)?;

@@ -2,6 +2,8 @@
 
 pub mod finish;
 pub mod notes;
+pub mod parts;
+mod plain;
 pub mod record;
 pub mod run;
 pub mod spec;

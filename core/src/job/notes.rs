@@ -6,14 +6,27 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Op, Requirement, Revision, Txn, Write};
-use crate::keys::{AttemptKey, Keys, NoteKey};
+use crate::keys::{AttemptKey, Keys};
 
 use super::record::{RunRecord, encode};
-use super::run::{FailReason, RunState};
-use super::spec::{JobSpec, NotifyEvent};
+use super::run::{FailReason, RunState, SkipReason};
+use super::spec::{JobSpec, Misfire, NotifyEvent};
 
 /// So much of an error, and of the end of an output, is in a note.
 const MAX_TEXT_BYTES: usize = 1_024;
+
+/// What is to be told to whom: which attempt, which event, and the receiver's place in the job's list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NoteKey {
+    /// The run.
+    pub run: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// What happened to it, in one word.
+    pub event: String,
+    /// Which receiver.
+    pub index: u8,
+}
 
 /// Something to tell one receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +92,55 @@ pub fn is_late(record: &RunRecord, now_ms: i64) -> bool {
     record.late_at_ms.is_some_and(|at_ms| started_ms > at_ms)
 }
 
+/// Whether a run in parts is late although it was divided in time: all parts that are made are among
+/// `alive`, and none of these has started in time.
+pub fn parts_are_late<'a>(
+    parent: &RunRecord,
+    alive: impl IntoIterator<Item = &'a RunRecord>,
+    now_ms: i64,
+) -> bool {
+    let made = parent.parts.as_ref().map_or(0, |parts| parts.made);
+    if parent.late_at_ms.is_none_or(|at_ms| now_ms <= at_ms) {
+        return false;
+    }
+    let mut late = 0;
+    for part in alive {
+        if !is_late(part, now_ms) {
+            return false;
+        }
+        late += 1;
+    }
+    made > 0 && late == made
+}
+
+/// Whether no attempt of a part of this run had started in time. `ended`: all of them.
+pub fn no_part_started<'a>(
+    parent: &RunRecord,
+    ended: impl IntoIterator<Item = &'a RunRecord>,
+) -> bool {
+    let Some(late_at_ms) = parent.late_at_ms else {
+        return false;
+    };
+    let mut any = false;
+    for part in ended {
+        any = true;
+        let started_ms = part.started_ms.or(part.ended_ms);
+        if started_ms.is_some_and(|at_ms| at_ms <= late_at_ms) {
+            return false;
+        }
+    }
+    any
+}
+
+/// What is known of an end beside its record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    /// Another attempt was to follow.
+    pub(super) retried: bool,
+    /// It is late, whatever its record says.
+    pub(super) late: bool,
+}
+
 /// Adds what is told of the end of an attempt.
 #[must_use]
 pub(super) fn at_end(
@@ -86,11 +148,11 @@ pub(super) fn at_end(
     key: &AttemptKey,
     record: &RunRecord,
     spec: &JobSpec,
-    retried: bool,
+    end: End,
     mut txn: Txn,
 ) -> Txn {
     let since_ms = record.ended_ms.unwrap_or(record.created_ms);
-    let ending = ending(record, retried);
+    let ending = ending(record, end.retried);
     let notes = |recovers| {
         let all = spec.notify.iter().enumerate();
         let told = all.filter_map(|(index, to)| Some((index, told(ending, recovers, &to.on)?)));
@@ -122,7 +184,7 @@ pub(super) fn at_end(
         }
     }
     txn.ops.extend(notes(false).into_iter().map(Op::from));
-    if is_late(record, since_ms) {
+    if end.late || is_late(record, since_ms) {
         for write in late(keys, key, record, spec, since_ms) {
             // The leader may have told it while the run was waiting.
             txn = txn.op(Op::Choose {
@@ -133,6 +195,27 @@ pub(super) fn at_end(
         }
     }
     txn
+}
+
+/// The notes that instants were decided so late that they do not run any more: nothing starts that
+/// could be late. `record` says so. Not of those that a later run stands for; it is late itself.
+#[must_use]
+pub fn missed(keys: &Keys, key: &AttemptKey, record: &RunRecord, spec: &JobSpec) -> Vec<Write> {
+    let nobody_decided = match record.skipped {
+        Some(SkipReason::Deadline) => true,
+        Some(SkipReason::Misfire) => spec.misfire != Misfire::Latest,
+        _ => false,
+    };
+    let first_ms = record.stands_from_ms.unwrap_or(record.scheduled_ms);
+    let since_ms = record.ended_ms.unwrap_or(record.created_ms);
+    let is_late = spec
+        .late_at_ms(first_ms)
+        .is_some_and(|at_ms| since_ms > at_ms);
+    if nobody_decided && is_late {
+        late(keys, key, record, spec, since_ms)
+    } else {
+        Vec::new()
+    }
 }
 
 /// The notes that a run is late.
@@ -183,6 +266,9 @@ fn shortened(record: &RunRecord) -> RunRecord {
         payload: None,
         ..record.clone()
     };
+    if let Some(parts) = &mut short.parts {
+        parts.nodes = None;
+    }
     if let Some(error) = &mut short.error {
         let mut end = error.len().min(MAX_TEXT_BYTES);
         while !error.is_char_boundary(end) {
@@ -204,84 +290,5 @@ fn shortened(record: &RunRecord) -> RunRecord {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(state: RunState, failed: Option<FailReason>) -> RunRecord {
-        let json = serde_json::json!({
-            "job": "j", "run": "j@1", "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
-            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
-            "deadline_ms": 1_000, "state": state, "failed": failed, "not_before_ms": 400,
-            "created_ms": 0,
-        });
-        serde_json::from_value(json).unwrap()
-    }
-
-    /// Every way to end, whether a retry was to follow, whether the end before was bad: what a
-    /// receiver of everything hears, and one that knows of failures only.
-    #[test]
-    fn what_is_told_of_each_ending() {
-        use NotifyEvent::{Failed, Late, Lost, Recovered};
-        let everything = NotifyEvent::ALL;
-        let good = record(RunState::Success, None);
-        let hears = |record: &RunRecord, retried, recovers, on: &[NotifyEvent]| {
-            told(ending(record, retried), recovers, on)
-        };
-        assert_eq!(hears(&good, false, true, &everything), Some(Recovered));
-        assert_eq!(hears(&good, false, false, &everything), None);
-        assert_eq!(hears(&good, false, true, &[Failed, Lost, Late]), None);
-        for reason in FailReason::ALL {
-            let bad = record(RunState::Failed, Some(reason));
-            let (all, failures) = match reason {
-                FailReason::Cancelled => (None, None),
-                FailReason::WorkerLost => (Some(Lost), Some(Failed)),
-                _ => (Some(Failed), Some(Failed)),
-            };
-            for recovers in [false, true] {
-                assert_eq!(hears(&bad, false, recovers, &everything), all, "{reason}");
-                assert_eq!(
-                    hears(&bad, false, recovers, &[Failed]),
-                    failures,
-                    "{reason}"
-                );
-                assert_eq!(hears(&bad, false, recovers, &[Late, Recovered]), None);
-                assert_eq!(hears(&bad, true, recovers, &everything), None, "{reason}");
-            }
-        }
-        for state in [RunState::Pending, RunState::Locked, RunState::Running] {
-            assert_eq!(ending(&record(state, None), false), Ending::Quiet);
-        }
-    }
-
-    #[test]
-    fn late_is_what_has_not_started_in_time() {
-        let mut run = record(RunState::Pending, None);
-        assert!(!is_late(&run, i64::MAX), "nobody asked");
-        run.late_at_ms = Some(100);
-        assert!(!is_late(&run, 100));
-        assert!(is_late(&run, 101));
-        run.started_ms = Some(100);
-        assert!(
-            !is_late(&run, 5_000),
-            "it runs for long, which is another matter"
-        );
-        run.started_ms = Some(101);
-        assert!(is_late(&run, 101));
-        run.started_ms = None;
-        run.ended_ms = Some(99);
-        assert!(!is_late(&run, 5_000));
-    }
-
-    #[test]
-    fn a_note_is_small_whatever_the_run_left() {
-        let mut run = record(RunState::Failed, Some(FailReason::Exit));
-        run.payload = Some(serde_json::json!("p".repeat(60_000)));
-        run.error = Some("\u{e4}".repeat(4_000));
-        run.output_tail = Some(format!("{}end", "\u{20ac}".repeat(4_000)));
-        let short = shortened(&run);
-        assert!(encode(&short).len() < 3_000);
-        assert_eq!(short.error.unwrap().len(), MAX_TEXT_BYTES);
-        assert!(short.output_tail.unwrap().ends_with("\u{20ac}end"));
-        assert!(short.output_truncated && short.payload.is_none());
-    }
-}
+#[path = "notes_tests.rs"]
+mod tests;

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::parts::{Parts, Shard};
+use super::plain::{is_one, is_zero, is_zero_u32, is_zero_u64, one};
 use super::run::{FailReason, Owner, Phase, RunState, SkipReason};
 use crate::control::types::RunKind;
 
@@ -531,45 +533,15 @@ pub struct RunRecord {
     /// The success that this run follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
+    /// Into how many parts it is divided: no worker takes it, the leader does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
+    /// Which part of another run this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// Tells copies of one write from another's write.
     #[serde(default)]
     pub nonce: u64,
-}
-
-fn one() -> u64 {
-    1
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_one(value: &u64) -> bool {
-    *value == 1
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero(value: &i8) -> bool {
-    *value == 0
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero_u32(value: &u32) -> bool {
-    *value == 0
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero_u64(value: &u64) -> bool {
-    *value == 0
 }
 
 impl RunRecord {
@@ -578,6 +550,8 @@ impl RunRecord {
     #[must_use]
     pub fn phase(&self) -> Option<Phase> {
         match self.state {
+            RunState::Pending if self.parts.is_some() => Some(Phase::Whole),
+            RunState::Running if self.parts.is_some() => Some(Phase::InParts),
             RunState::Pending => Some(Phase::Pending),
             RunState::Locked => self.owner.clone().map(Phase::Locked),
             RunState::Running => self.owner.clone().map(Phase::Running),
@@ -585,6 +559,19 @@ impl RunRecord {
             RunState::Failed => self.failed.map(Phase::Failed),
             RunState::Skipped => None,
         }
+    }
+
+    /// Whether a worker of this node may take it: a run in parts is the leader's, and a part may be
+    /// for another node.
+    #[must_use]
+    pub fn is_for(&self, node: &str) -> bool {
+        self.parts.is_none() && self.home().is_none_or(|home| home == node)
+    }
+
+    /// The only node that may run it, if there is one.
+    #[must_use]
+    pub fn home(&self) -> Option<&str> {
+        self.shard.as_ref()?.node.as_deref()
     }
 
     /// 32 hex digits that all attempts of a run share.
@@ -598,42 +585,5 @@ impl RunRecord {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_of_a_newer_schema_is_named_and_not_guessed_at() {
-        let bytes = encode(&SeqRecord { seq: 7 });
-        assert_eq!(bytes, br#"{"v":1,"r":{"seq":7}}"#);
-        assert_eq!(decode::<SeqRecord>(&bytes), Ok(SeqRecord { seq: 7 }));
-        let newer = br#"{"v":2,"r":{"sequence":"seven"}}"#;
-        assert_eq!(
-            decode::<SeqRecord>(newer).unwrap_err().to_string(),
-            "cannot decode the record: it has schema 2, this version knows 1; upgrade this node"
-        );
-        // Also when it can be read: it may mean something else.
-        let readable = br#"{"v":2,"r":{"seq":7}}"#;
-        assert!(decode::<SeqRecord>(readable).is_err());
-        for broken in [&b""[..], b"{}", b"\xff\xfe", b"{\"v\":1}", b"[1]"] {
-            assert!(decode::<SeqRecord>(broken).is_err());
-        }
-    }
-
-    #[test]
-    fn a_finished_window_is_not_open() {
-        let mut cursor = CursorRecord::starting_at(1_000);
-        assert!(!cursor.is_open());
-        cursor.window.until_ms = 2_000;
-        assert!(cursor.is_open());
-        cursor.position = Position {
-            at_ms: 2_000,
-            job: "z".into(),
-        };
-        assert!(
-            cursor.is_open(),
-            "a job behind `z` may be due at the same instant"
-        );
-        cursor.position = Position::end_of(2_000);
-        assert!(!cursor.is_open());
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

@@ -7,6 +7,15 @@
 //!    \---------\-> FAILED
 //! ```
 //!
+//! A run in parts (`fan_out`, `broadcast`) takes a shorter way, and has no owner: the leader makes its
+//! parts, and derives its end from theirs.
+//!
+//! ```text
+//! PENDING -> RUNNING -> SUCCESS
+//!    |           \-> FAILED
+//!    \-> FAILED
+//! ```
+//!
 //! Who is authoritative: the record in the store, and it alone. Every step is a compare-and-set
 //! on the record's revision, and [`transition`] is the one function that says whether the step
 //! is legal. Terminal states have no way out.
@@ -203,6 +212,10 @@ pub enum RunEvent {
     Recover,
     /// The leader ends an attempt whose executor is wedged long past its time limit.
     Overrun,
+    /// The leader makes parts of a run in parts.
+    Expand,
+    /// The leader derives the end of a run in parts from theirs.
+    Derive(Ending),
 }
 
 /// How the user's code ended.
@@ -223,6 +236,10 @@ pub enum Phase {
     Locked(Owner),
     /// [`RunState::Running`] at this owner.
     Running(Owner),
+    /// [`RunState::Pending`], a run in parts of which none is made.
+    Whole,
+    /// [`RunState::Running`], a run in parts.
+    InParts,
     /// [`RunState::Success`].
     Success,
     /// [`RunState::Failed`], and why.
@@ -234,9 +251,9 @@ impl Phase {
     #[must_use]
     pub fn state(&self) -> RunState {
         match self {
-            Self::Pending => RunState::Pending,
+            Self::Pending | Self::Whole => RunState::Pending,
             Self::Locked(_) => RunState::Locked,
-            Self::Running(_) => RunState::Running,
+            Self::Running(_) | Self::InParts => RunState::Running,
             Self::Success => RunState::Success,
             Self::Failed(_) => RunState::Failed,
         }
@@ -289,6 +306,12 @@ pub enum IllegalTransition {
         /// The reason.
         reason: FailReason,
     },
+    /// The attempt is for another node.
+    #[error("only node {node} may take it")]
+    OtherNode {
+        /// The node.
+        node: String,
+    },
 }
 
 impl RunEvent {
@@ -303,6 +326,8 @@ impl RunEvent {
             Self::Abandon(_) => "abandon",
             Self::Recover => "recover",
             Self::Overrun => "overrun",
+            Self::Expand => "expand",
+            Self::Derive(_) => "derive",
         }
     }
 }
@@ -365,15 +390,34 @@ pub fn transition(phase: &Phase, event: &RunEvent) -> Result<Phase, IllegalTrans
         }
         (Phase::Running(_), RunEvent::Recover) => Ok(Phase::Failed(FailReason::WorkerLost)),
         (Phase::Running(_), RunEvent::Overrun) => Ok(Phase::Failed(FailReason::Timeout)),
+        (Phase::Whole | Phase::InParts, RunEvent::Expand) => Ok(Phase::InParts),
+        (Phase::Whole, RunEvent::Abandon(reason)) => match reason {
+            FailReason::Cancelled | FailReason::NoHandler => Ok(Phase::Failed(*reason)),
+            reason => Err(IllegalTransition::WrongReason {
+                event: name,
+                reason: *reason,
+            }),
+        },
+        (Phase::InParts, RunEvent::Derive(ending)) => match ending {
+            Ending::Success => Ok(Phase::Success),
+            Ending::Failed(reason @ (FailReason::Error | FailReason::Cancelled)) => {
+                Ok(Phase::Failed(*reason))
+            }
+            Ending::Failed(reason) => Err(IllegalTransition::WrongReason {
+                event: name,
+                reason: *reason,
+            }),
+        },
         (Phase::Success | Phase::Failed(_), _) => Err(IllegalTransition::Terminal {
             state: phase.state(),
             event: name,
         }),
-        (Phase::Pending | Phase::Locked(_) | Phase::Running(_), _) => {
-            Err(IllegalTransition::WrongState {
-                state: phase.state(),
-                event: name,
-            })
-        }
+        (
+            Phase::Pending | Phase::Locked(_) | Phase::Running(_) | Phase::Whole | Phase::InParts,
+            _,
+        ) => Err(IllegalTransition::WrongState {
+            state: phase.state(),
+            event: name,
+        }),
     }
 }

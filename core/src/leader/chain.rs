@@ -1,15 +1,19 @@
 //! Running what comes after: `after` in a job's definition.
 //!
 //! The transaction that ends a run well leaves a note under `todo/` when some job runs after it. The
-//! leader works it off, one follower a transaction: it consumes the note (which says who is done)
+//! leader works it off, some followers a transaction: it consumes the note (which says who is done)
 //! and the follower's `seq`, requires the follower as it was read, and makes the run or the record
 //! that says why there is none. So each success has one decision for each job that followed then,
 //! whoever leads, and however often a request is delivered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{BackendResult, Entry, Event, Requirement, Revision, Txn};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::backend::{
+    BackendError, BackendResult, Entry, Event, Requirement, Revision, Txn, TxnOutcome,
+};
 use crate::control::types::RunKind;
 use crate::job::record::{Cause, JobRecord, RunRecord, TodoRecord, decode, encode};
 use crate::job::run::{FailReason, RunState, SkipReason};
@@ -18,7 +22,7 @@ use crate::keys::{AttemptKey, Keys, fnv1a, partition_of};
 use crate::recipe::view::ViewEvent;
 
 use super::LeaderContext;
-use super::authority::Authority;
+use super::authority::{Authority, Ruling};
 use super::fire::pending;
 use super::siblings::{Siblings, skipped};
 
@@ -27,8 +31,14 @@ use super::siblings::{Siblings, skipped};
 pub const MAX_HOPS: u32 = 32;
 /// A follower that cannot be read is looked at again after so long.
 const UNREADABLE_MS: u64 = 30_000;
-/// Followers that are run in one request; one with `overlap: replace` is as wide as it may be.
-const STEPS_A_REQUEST: usize = 8;
+/// Followers that are decided in one request.
+const FOLLOWERS_A_REQUEST: usize = 16;
+/// Followers that are read at once.
+const READS_AT_ONCE: usize = 16;
+/// Notes that are worked off before the leader looks at its other duties.
+const NOTES_A_TICK: usize = 16;
+/// A note whose followers change so often is left for the next tick.
+const MAX_CONFLICTS: u32 = 8;
 
 /// A note as it was read.
 #[derive(Clone, Debug)]
@@ -106,7 +116,8 @@ impl Chain {
         }
     }
 
-    /// Works off what there is.
+    /// Works off what there is, a bounded part of it: the leader has other duties. Whether there is
+    /// more.
     ///
     /// # Errors
     /// Those of the store; nothing is lost, the rest is done at the next tick.
@@ -114,62 +125,98 @@ impl Chain {
         &mut self,
         context: &LeaderContext,
         authority: &Authority,
-    ) -> BackendResult<()> {
+    ) -> BackendResult<bool> {
         let now_ms = context.store.env().monotonic_ms();
         self.later
             .retain(|run, at| self.todos.contains_key(run) && *at > now_ms);
-        // Once round: what conflicts is read again by the view, and done at the next tick.
-        let mut rest: BTreeSet<String> = self.todos.keys().cloned().collect();
-        rest.retain(|run| !self.later.contains_key(run));
-        while !rest.is_empty() {
-            let mut txns = Vec::new();
-            let mut runs = Vec::new();
-            // One decision a follower and request: the second one depends on the first.
-            let mut busy = BTreeSet::new();
-            for run in rest.iter().take(STEPS_A_REQUEST) {
-                let Some(todo) = self.todos.get(run) else {
-                    runs.push(run.clone());
-                    continue;
-                };
-                let followers = followers(context, run, todo).await?;
-                if followers.is_empty() {
-                    let key = context.keys.todo(run);
-                    let over =
-                        Txn::new().require(Requirement::Modified(key.clone(), todo.modified));
-                    txns.push(over.delete(key));
-                    runs.push(run.clone());
-                    continue;
-                }
-                let readable = |f: &&Follower| !matches!(f.stands, Stands::Unreadable);
-                let Some(first) = followers.iter().find(readable) else {
-                    let ids: Vec<&str> = followers.iter().map(|f| f.id.as_str()).collect();
-                    tracing::error!(
-                        run,
-                        ?ids,
-                        "cannot read what comes after this run; apply the jobs again"
-                    );
-                    self.later.insert(run.clone(), now_ms + UNREADABLE_MS);
-                    runs.push(run.clone());
-                    continue;
-                };
-                if busy.insert(first.id.clone()) {
-                    let last = followers.len() == 1;
-                    txns.push(step(context, run, todo, first, last));
-                    runs.push(run.clone());
-                }
-            }
-            for run in &runs {
-                rest.remove(run);
-            }
-            if txns.is_empty() {
-                continue;
-            }
-            // The view brings the notes that were rewritten, and those of others.
-            if !authority.commit_each(&txns).await? {
-                return Ok(());
+        let open = |run: &&String| !self.later.contains_key(*run);
+        let notes: Vec<String> = self.todos.keys().filter(open).cloned().collect();
+        // Oldest first: ids say nothing of age, revisions do.
+        let mut notes: Vec<(Revision, String)> = notes
+            .into_iter()
+            .filter_map(|run| Some((self.todos.get(&run)?.created, run)))
+            .collect();
+        notes.sort_unstable();
+        let more = notes.len() > NOTES_A_TICK;
+        for (_, run) in notes.into_iter().take(NOTES_A_TICK) {
+            if !self.follow(context, authority, &run).await? {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(more)
+    }
+
+    /// Works off one note. Whether this still leads.
+    async fn follow(
+        &mut self,
+        context: &LeaderContext,
+        authority: &Authority,
+        run: &str,
+    ) -> BackendResult<bool> {
+        let Some(mut todo) = self.todos.remove(run) else {
+            return Ok(true);
+        };
+        let mut left = followers(context, run, &todo).await?;
+        // Several in one request while nothing comes between, then one by one.
+        let mut together = FOLLOWERS_A_REQUEST;
+        let mut conflicts = 0;
+        loop {
+            let unreadable = |f: &Follower| matches!(f.stands, Stands::Unreadable);
+            let (set_aside, mut ready): (Vec<_>, Vec<_>) = left.into_iter().partition(unreadable);
+            if ready.is_empty() && !set_aside.is_empty() {
+                let ids: Vec<&str> = set_aside.iter().map(|f| f.id.as_str()).collect();
+                tracing::error!(
+                    run,
+                    ?ids,
+                    "cannot read what comes after this run; apply the jobs again"
+                );
+                let again_ms = context.store.env().monotonic_ms() + UNREADABLE_MS;
+                self.later.insert(run.to_owned(), again_ms);
+                self.todos.insert(run.to_owned(), todo);
+                return Ok(true);
+            }
+            let rest = ready.split_off(ready.len().min(together));
+            let last = rest.is_empty() && set_aside.is_empty();
+            let txn = step(context, run, &todo, &ready, last);
+            match authority.commit(std::slice::from_ref(&txn)).await {
+                Ok(Ruling::Judged(revision, outcomes)) => match outcomes.first() {
+                    Some(TxnOutcome::Applied { .. }) if last => return Ok(true),
+                    Some(TxnOutcome::Applied { .. }) => {
+                        todo.record.done.extend(ready.into_iter().map(|f| f.id));
+                        todo.modified = revision;
+                        left = rest.into_iter().chain(set_aside).collect();
+                    }
+                    _ => {
+                        // A job has changed meanwhile, or the note is not what it was: what stands
+                        // says which, the view brings the note again.
+                        conflicts += 1;
+                        let note = context.store.get(&context.keys.todo(run)).await?;
+                        let same = note.is_some_and(|entry| entry.modified == todo.modified);
+                        if !same || conflicts == MAX_CONFLICTS {
+                            if same {
+                                self.todos.insert(run.to_owned(), todo);
+                            }
+                            return Ok(true);
+                        }
+                        together = 1;
+                        left = followers(context, run, &todo).await?;
+                    }
+                },
+                Ok(Ruling::Untrusted | Ruling::Deposed) => {
+                    self.todos.insert(run.to_owned(), todo);
+                    return Ok(false);
+                }
+                Err(BackendError::Rejected(_)) if together > 1 => {
+                    // Too large together.
+                    together = 1;
+                    left = ready.into_iter().chain(rest).chain(set_aside).collect();
+                }
+                Err(error) => {
+                    self.todos.insert(run.to_owned(), todo);
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 
@@ -183,23 +230,24 @@ async fn followers(
     let (markers, _) = store
         .list(&keys.followers_of(&todo.record.job), None)
         .await?;
-    let mut found = Vec::new();
-    for marker in markers {
-        let Some((_, id)) = keys.parse_follower(&marker.key) else {
-            continue;
-        };
-        if marker.created > todo.created || todo.record.done.contains(&id) {
-            continue;
-        }
-        let partition = partition_of(&id, context.meta.partitions);
-        let stands = read(context, partition, &id).await?;
-        found.push(Follower {
-            id,
-            partition,
-            marker,
-            stands,
-        });
-    }
+    let reads = markers.into_iter().filter_map(|marker| {
+        let (_, id) = keys.parse_follower(&marker.key)?;
+        let owed = marker.created <= todo.created && !todo.record.done.contains(&id);
+        owed.then_some(async move {
+            let partition = partition_of(&id, context.meta.partitions);
+            let stands = read(context, partition, &id).await?;
+            Ok::<_, BackendError>(Follower {
+                id,
+                partition,
+                marker,
+                stands,
+            })
+        })
+    });
+    let found: Vec<Follower> = stream::iter(reads)
+        .buffered(READS_AT_ONCE)
+        .try_collect()
+        .await?;
     tracing::debug!(run, followers = found.len(), "following a success");
     Ok(found)
 }
@@ -236,18 +284,37 @@ pub(super) async fn read(
     Ok(Stands::Job(Box::new(job), definition, siblings))
 }
 
-/// What becomes of one follower of a success.
-fn step(context: &LeaderContext, run: &str, todo: &Todo, follower: &Follower, last: bool) -> Txn {
-    let keys = &context.keys;
-    let todo_key = keys.todo(run);
+/// What becomes of some followers of a success; with the last ones, the note goes.
+fn step(
+    context: &LeaderContext,
+    run: &str,
+    todo: &Todo,
+    followers: &[Follower],
+    last: bool,
+) -> Txn {
+    let todo_key = context.keys.todo(run);
     let mut txn = Txn::new().require(Requirement::Modified(todo_key.clone(), todo.modified));
     txn = if last {
         txn.delete(todo_key)
     } else {
         let mut record = todo.record.clone();
-        record.done.push(follower.id.clone());
+        record.done.extend(followers.iter().map(|f| f.id.clone()));
         txn.put(todo_key, encode(&record))
     };
+    followers.iter().fold(txn, |txn, follower| {
+        decide(context, run, todo, follower, txn)
+    })
+}
+
+/// Adds what becomes of one follower.
+fn decide(
+    context: &LeaderContext,
+    run: &str,
+    todo: &Todo,
+    follower: &Follower,
+    mut txn: Txn,
+) -> Txn {
+    let keys = &context.keys;
     let Stands::Job(job, definition, siblings) = &follower.stands else {
         return txn;
     };

@@ -43,9 +43,10 @@ enum Due {
 #[derive(Clone, Debug)]
 struct Waiting {
     record: DelayRecord,
-    created: Revision,
     modified: Revision,
     due: Due,
+    /// Since when its last run is known to be over, when no record says when it ended.
+    over_ms: Option<i64>,
 }
 
 /// The jobs whose next run depends on the last one's end.
@@ -97,9 +98,9 @@ impl Delays {
         });
         let waiting = Waiting {
             record,
-            created: entry.created,
             modified: entry.modified,
             due: Due::Now,
+            over_ms: None,
         };
         self.jobs.insert(job, waiting);
     }
@@ -152,7 +153,7 @@ impl Delays {
 async fn look(
     context: &LeaderContext,
     id: &str,
-    waiting: &Waiting,
+    waiting: &mut Waiting,
     now_ms: i64,
 ) -> BackendResult<Look> {
     let keys = &context.keys;
@@ -176,8 +177,24 @@ async fn look(
         return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
     }
     let record = &waiting.record;
-    let Some(since_ms) = chain_end(&context.store, keys, partition, id, record).await? else {
-        return Ok(Look::Wait(Due::AfterRun));
+    if record.run.is_none() {
+        // Whoever has spoilt the record has not ended its last run.
+        let (alive, _) = context
+            .store
+            .list(&keys.runs_of(partition, id), None)
+            .await?;
+        let of_chain = |entry: &Entry| {
+            let key = keys.parse_attempt(&entry.key);
+            key.is_some_and(|key| key.run.contains("~f-"))
+        };
+        if alive.iter().any(of_chain) {
+            return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
+        }
+    }
+    let since_ms = match chain_end(&context.store, keys, partition, id, record).await? {
+        ChainEnd::Alive => return Ok(Look::Wait(Due::AfterRun)),
+        ChainEnd::At(since_ms) => since_ms,
+        ChainEnd::Unknown => *waiting.over_ms.get_or_insert(now_ms),
     };
     let Some(due_ms) = due_ms(&job, record, since_ms) else {
         // Its time is over, unless somebody changes it: then it is looked at again.
@@ -201,7 +218,18 @@ async fn look(
     )))
 }
 
-/// When the last run of the chain ended, or the chain began; none while that run goes on.
+/// How the last run of a chain stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainEnd {
+    /// It goes on.
+    Alive,
+    /// It ended then, or the chain began then; in Unix milliseconds.
+    At(i64),
+    /// It is over, and its record is gone: removed by hand, since retention keeps it.
+    Unknown,
+}
+
+/// How the last run of the chain stands.
 ///
 /// # Errors
 /// Those of the store.
@@ -211,24 +239,20 @@ pub async fn chain_end(
     partition: u16,
     job: &str,
     record: &DelayRecord,
-) -> BackendResult<Option<i64>> {
+) -> BackendResult<ChainEnd> {
     let Some(run) = &record.run else {
-        return Ok(Some(record.since_ms));
+        return Ok(ChainEnd::At(record.since_ms));
     };
-    let (alive, _) = store
-        .list(&keys.attempts_of(partition, job, run), None)
-        .await?;
-    if !alive.is_empty() {
-        return Ok(None);
+    let alive = keys.attempts_of(partition, job, run);
+    if !store.list(&alive, None).await?.0.is_empty() {
+        return Ok(ChainEnd::Alive);
     }
-    let (ended, _) = store
-        .list(&keys.done_attempts_of(partition, job, run), None)
-        .await?;
+    let done = keys.done_attempts_of(partition, job, run);
+    let (ended, _) = store.list(&done, None).await?;
     let ended = ended
         .iter()
         .filter_map(|entry| decode::<RunRecord>(&entry.value).ok()?.ended_ms);
-    // Its record may have been removed by hand.
-    Ok(Some(ended.max().unwrap_or(record.since_ms)))
+    Ok(ended.max().map_or(ChainEnd::Unknown, ChainEnd::At))
 }
 
 /// When the next run is due: at once for the first one, not before the job was last changed or let
@@ -266,7 +290,7 @@ fn next(
     let jitter_ms = definition.schedule.jitter_ms(&job.id, due_ms);
     let not_before_ms = due_ms.saturating_add(i64::try_from(jitter_ms).unwrap_or(0));
     let run = RunRecord {
-        run: run_of_chain(&job.id, context.meta.epoch, waiting.created.0, number),
+        run: run_of_chain(&job.id, context.meta.epoch, waiting.modified.0),
         scheduled_ms: due_ms,
         not_before_ms,
         late_at_ms: definition.spec.late_at_ms(not_before_ms),
@@ -294,7 +318,8 @@ fn next(
     siblings.create(keys, &definition.spec, &key, &run, txn)
 }
 
-/// `job~f-..`: the epoch, the revision at which the chain began, and the run's number in it.
-fn run_of_chain(job: &str, epoch: u8, chain: u64, number: u64) -> String {
-    format!("{job}~f-{epoch:02x}{chain:014x}-{number:08x}")
+/// `job~f-..`: the epoch, and the revision of `delay` that this run consumes. It never comes back, not
+/// even when somebody has spoilt the record.
+fn run_of_chain(job: &str, epoch: u8, consumed: u64) -> String {
+    format!("{job}~f-{epoch:02x}{consumed:014x}")
 }

@@ -3,6 +3,7 @@
 //! * A run whose owner's session is gone is taken back (LOCKED) or ended (RUNNING).
 //! * A run that nobody claims, or that outlives its time and all grace, is ended.
 //! * A run that somebody wants ended before a worker has it is ended.
+//! * Runs in parts are divided, and ended when their parts have ended ([`super::parts`]).
 //! * Jobs that run after a success are run ([`super::chain`]), and those that run again some time
 //!   after their last run ([`super::delay`]).
 //! * Whoever asked for it is told of runs that failed, are late, and so on ([`super::notes`]).
@@ -24,7 +25,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, Phase, RunEvent, RunState, transition};
-use crate::keys::AttemptKey;
+use crate::keys::{AttemptKey, part_of};
 use crate::recipe::view::{View, ViewEvent, forward};
 
 use super::LeaderContext;
@@ -33,6 +34,7 @@ use super::chain::Chain;
 use super::crowd::Crowd;
 use super::delay::Delays;
 use super::notes::Notes;
+use super::parts::{Known, Parents, parts_alive};
 use super::retain::Retention;
 
 /// So many records of a job were added to its history.
@@ -47,6 +49,8 @@ pub struct Notice {
 }
 
 const TICK: Duration = Duration::from_millis(500);
+/// The same while there is more to do: what was written shall be seen first.
+const BUSY_TICK: Duration = Duration::from_millis(20);
 
 enum Input {
     Runs(ViewEvent),
@@ -70,10 +74,13 @@ struct Keeper {
     absent_since: BTreeMap<Owner, u64>,
     cancels: BTreeSet<String>,
     chain: Chain,
+    /// Whether there is more to do than a tick may take.
+    busy: bool,
     delays: Delays,
     notes: Notes,
     retention: Retention,
     crowd: Crowd,
+    parents: Parents,
 }
 
 /// Keeps house until the leader drops it.
@@ -105,8 +112,10 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         absent_since: BTreeMap::new(),
         cancels: BTreeSet::new(),
         chain: Chain::default(),
+        busy: false,
         delays: Delays::default(),
         notes: Notes::default(),
+        parents: Parents::default(),
     };
     let mut tick_at = env.monotonic_ms();
     loop {
@@ -118,7 +127,8 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
                 if let Err(error) = keeper.tick().await {
                     crate::recipe::outage::again(&error, "keeping house failed");
                 }
-                tick_at = env.monotonic_ms() + u64::try_from(TICK.as_millis()).unwrap_or(500);
+                let rest = if keeper.busy { BUSY_TICK } else { TICK };
+                tick_at = env.monotonic_ms() + u64::try_from(rest.as_millis()).unwrap_or(500);
             }
         }
     }
@@ -140,6 +150,7 @@ impl Keeper {
                 self.by_owner.clear();
                 self.deadlines.clear();
                 self.crowd.clear(self.context.clock.now_ms());
+                self.parents.clear();
                 for entry in entries {
                     self.insert(&entry);
                 }
@@ -152,7 +163,10 @@ impl Keeper {
                             if let Some(key) = self.context.keys.parse_attempt(&key) {
                                 self.remove(&key);
                                 self.note_alone(&key);
-                                self.retention.note(key.partition, &key.job, 1);
+                                // Parts go with their parent, and do not count.
+                                if part_of(&key.run).is_none() {
+                                    self.retention.note(key.partition, &key.job, 1);
+                                }
                             }
                         }
                     }
@@ -219,11 +233,12 @@ impl Keeper {
             let theirs = self.by_owner.entry(owner.clone()).or_default();
             theirs.insert(key.clone());
         }
-        if attempt.record.state != RunState::Locked {
+        if attempt.record.state != RunState::Locked && attempt.record.parts.is_none() {
             self.deadlines
                 .insert((attempt.record.deadline_ms, key.clone()));
         }
         self.crowd.seen(&key, &attempt.record);
+        self.parents.seen(&key, &attempt.record);
         self.runs.insert(key, attempt);
     }
 
@@ -246,6 +261,7 @@ impl Keeper {
         };
         let now_ms = self.context.clock.now_ms();
         self.crowd.gone(key, &old.record, now_ms);
+        self.parents.gone(key);
         self.deadlines
             .remove(&(old.record.deadline_ms, key.clone()));
         if let Some(owner) = &old.record.owner
@@ -265,7 +281,15 @@ impl Keeper {
         self.recover().await?;
         self.end_overdue().await?;
         self.end_cancelled().await?;
-        self.chain.tick(&self.context, &self.authority).await?;
+        self.end_homeless().await?;
+        let known = Known {
+            runs: &self.runs,
+            cancels: &self.cancels,
+        };
+        self.parents
+            .tick(&self.context, &self.authority, &known)
+            .await?;
+        self.busy = self.chain.tick(&self.context, &self.authority).await?;
         let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
         self.delays
             .tick(&self.context, &self.authority, &alive)
@@ -358,26 +382,46 @@ impl Keeper {
     }
 
     async fn end_cancelled(&mut self) -> BackendResult<()> {
-        let waiting: Vec<AttemptKey> = self
-            .cancels
-            .iter()
-            .filter_map(|run| {
-                let job = crate::keys::job_of_run(run)?;
-                let partition = crate::keys::partition_of(job, self.context.meta.partitions);
-                let from = AttemptKey {
-                    partition,
-                    job: job.to_owned(),
-                    run: run.clone(),
-                    attempt: 0,
-                };
-                let (key, attempt) = self.runs.range(from..).next()?;
-                let pending = attempt.record.state == RunState::Pending;
-                (key.run == *run && pending).then(|| key.clone())
-            })
-            .collect();
+        let mut waiting: Vec<AttemptKey> = Vec::new();
+        for run in &self.cancels {
+            let Some(job) = crate::keys::job_of_run(run) else {
+                continue;
+            };
+            let from = AttemptKey {
+                partition: crate::keys::partition_of(job, self.context.meta.partitions),
+                job: job.to_owned(),
+                run: run.clone(),
+                attempt: 0,
+            };
+            let first = self.runs.range(from.clone()..).next();
+            let first = first.filter(|(key, _)| key.run == *run);
+            let all = first.into_iter().chain(parts_alive(&self.runs, &from));
+            waiting.extend(
+                all.filter(|(_, attempt)| attempt.record.state == RunState::Pending)
+                    .map(|(key, _)| key.clone()),
+            );
+        }
         for key in waiting {
             let event = RunEvent::Abandon(FailReason::Cancelled);
             self.step(&key, &event, None, "").await?;
+        }
+        Ok(())
+    }
+
+    /// Ends parts that nobody has claimed and whose only node is gone.
+    async fn end_homeless(&mut self) -> BackendResult<()> {
+        if !self.nodes_known {
+            return Ok(());
+        }
+        let now_ms = self.context.store.env().monotonic_ms();
+        let grace_ms = self.context.lost_grace_ms;
+        let homeless = self
+            .parents
+            .homeless(&self.runs, &self.nodes, now_ms, grace_ms);
+        for (key, node) in homeless {
+            let gone = Requirement::Empty(self.context.keys.lives_of(&node));
+            let event = RunEvent::Abandon(FailReason::NoHandler);
+            self.step(&key, &event, Some(gone), &node).await?;
         }
         Ok(())
     }
@@ -414,6 +458,7 @@ impl Keeper {
                     error: Some(explain(event, &attempt.record, owner)),
                     spec: definition.as_ref().map(|d| &d.spec),
                     uncertain: *event == RunEvent::Overrun,
+                    late: false,
                 };
                 finish::end(keys, &attempt, event, &end)
             };
@@ -456,6 +501,9 @@ fn explain(event: &RunEvent, record: &RunRecord, owner: &str) -> String {
         ),
         RunEvent::Overrun => "its worker did not end it long after its time limit".into(),
         RunEvent::Abandon(FailReason::Cancelled) => "cancelled before it started".into(),
+        RunEvent::Abandon(FailReason::NoHandler) if !owner.is_empty() => {
+            format!("node {owner}, which this part was for, is gone, and had not taken it")
+        }
         RunEvent::Abandon(FailReason::NoHandler) => format!(
             "no live node serves queue `{}` and has {}",
             record.queue, record.needs

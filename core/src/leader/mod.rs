@@ -15,6 +15,7 @@ pub mod notes;
 pub mod outlook;
 pub mod overdue;
 pub mod partition;
+pub mod parts;
 pub mod retain;
 pub mod siblings;
 pub mod standby;
@@ -162,7 +163,8 @@ async fn fire_due(
     loop {
         let now_ms = context.clock.now_ms();
         let fires = prepare(context, partitions, now_ms).await?;
-        if fires.is_empty() && !partitions.iter().any(|p| p.stale && !p.stopped) {
+        let at_ms = context.store.env().monotonic_ms();
+        if fires.is_empty() && !partitions.iter().any(|p| p.is_to_be_read(at_ms)) {
             // (One that rests is overdue, and so looked at again at once.)
             let next = partitions
                 .iter()

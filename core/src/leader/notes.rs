@@ -17,16 +17,17 @@ use tokio::sync::mpsc;
 use crate::backend::{BackendResult, Entry, Event, Requirement, Revision, Txn};
 use crate::env::{SharedEnv, TaskHandle, timeout};
 use crate::job::finish::Attempt;
-use crate::job::notes::{NoteRecord, is_late, late};
+use crate::job::notes::{NoteKey, NoteRecord, is_late, late, parts_are_late};
 use crate::job::record::{decode, encode};
-use crate::job::spec::{NotifyEvent, WebhookUrl};
-use crate::keys::{AttemptKey, Keys, NoteKey, partition_of};
+use crate::job::spec::{NotifyEvent, receiver_of};
+use crate::keys::{AttemptKey, Keys, partition_of};
 use crate::notify::{Delivery, Message, Notifier};
 use crate::recipe::view::ViewEvent;
 
 use super::LeaderContext;
 use super::authority::Authority;
 use super::keeper::definition_of;
+use super::parts::parts_alive;
 
 /// How long a receiver may take to answer.
 pub const SEND_TIMEOUT_MS: u64 = 5_000;
@@ -34,6 +35,8 @@ pub const SEND_TIMEOUT_MS: u64 = 5_000;
 pub const GIVE_UP_MS: i64 = 86_400_000;
 /// So many may wait for one receiver; the oldest of more are given up.
 pub const MAX_WAITING: usize = 1_000;
+/// So many may wait for all receivers together.
+pub const MAX_WAITING_ALL: usize = 20_000;
 /// Wait before a second try; twice as long before each further one.
 const FIRST_WAIT_MS: u64 = 1_000;
 const LONGEST_WAIT_MS: u64 = 600_000;
@@ -142,8 +145,7 @@ impl Notes {
         };
         let same = known.get(&key).filter(|n| n.modified == entry.modified);
         let note = same.cloned().unwrap_or_else(|| Note {
-            receiver: WebhookUrl::parse(&record.webhook)
-                .map_or_else(|_| record.webhook.clone(), |url| url.receiver()),
+            receiver: receiver_of(&record.webhook),
             modified: entry.modified,
             tries: 0,
             next_ms: 0,
@@ -221,21 +223,10 @@ impl Notes {
 
     /// Ends what has waited for too long, and the oldest of too many.
     fn give_up(&mut self, notifier: Option<&dyn Notifier>, now_ms: i64) {
-        let mut waiting: BTreeMap<&str, Vec<(i64, &NoteKey)>> = BTreeMap::new();
-        for (key, note) in self.notes.iter().filter(|(_, note)| note.waits()) {
-            let all = waiting.entry(&note.receiver).or_default();
-            all.push((note.record.since_ms, key));
-        }
-        let mut over = Vec::new();
-        for all in waiting.values_mut() {
-            all.sort_unstable();
-            let too_many = all.len().saturating_sub(MAX_WAITING);
-            let old = all
-                .iter()
-                .take_while(|(since_ms, _)| since_ms.saturating_add(GIVE_UP_MS) < now_ms);
-            let count = too_many.max(old.count());
-            over.extend(all.iter().take(count).map(|(_, key)| (*key).clone()));
-        }
+        let waiting = self.notes.iter().filter(|(_, note)| note.waits());
+        let waiting =
+            waiting.map(|(key, note)| (note.receiver.as_str(), note.record.since_ms, key));
+        let over: Vec<NoteKey> = overdue(waiting, now_ms).into_iter().cloned().collect();
         for key in over {
             let Some(note) = self.notes.get_mut(&key) else {
                 continue;
@@ -289,15 +280,26 @@ impl Notes {
         let at_ms = context.store.env().monotonic_ms();
         self.later
             .retain(|key, again_ms| *again_ms > at_ms && runs.contains_key(key));
-        let late_now = runs
+        let parts_late = |key, attempt: &Attempt| {
+            let alive = || parts_alive(runs, key).map(|(_, part)| &part.record);
+            attempt.record.parts.is_some() && parts_are_late(&attempt.record, alive(), now_ms)
+        };
+        // Parts are not told: their run is.
+        let whole = runs
             .iter()
-            .filter(|(_, attempt)| is_late(&attempt.record, now_ms));
-        let new: Vec<&Attempt> = late_now
+            .filter(|(_, attempt)| attempt.record.shard.is_none());
+        let new: Vec<&Attempt> = whole
+            .filter(|(key, attempt)| is_late(&attempt.record, now_ms) || parts_late(key, attempt))
             .filter(|(key, _)| !self.later.contains_key(*key) && !self.is_noted(key))
             .map(|(_, attempt)| attempt)
             .collect();
         let mut txns = Vec::new();
         for attempt in new {
+            if !is_late(&attempt.record, now_ms)
+                && !parts_late_surely(context, attempt, now_ms).await?
+            {
+                continue;
+            }
             let definition = definition_of(context, attempt).await?;
             let Some(definition) = definition else {
                 tracing::error!(
@@ -388,6 +390,32 @@ impl Note {
     }
 }
 
+/// Of all that waits (for whom, since when, what), what is given up: what is too old, and the oldest of
+/// too many, for one receiver and for all.
+fn overdue<'a, T: Ord>(
+    waiting: impl Iterator<Item = (&'a str, i64, &'a T)>,
+    now_ms: i64,
+) -> Vec<&'a T> {
+    let mut newest_first: Vec<(i64, &T, &str)> = waiting
+        .map(|(receiver, since_ms, what)| (since_ms, what, receiver))
+        .collect();
+    newest_first.sort_unstable_by(|a, b| b.cmp(a));
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut kept = 0;
+    let mut over = Vec::new();
+    for (since_ms, what, receiver) in newest_first {
+        let count = counts.entry(receiver).or_default();
+        let old = since_ms.saturating_add(GIVE_UP_MS) < now_ms;
+        if old || *count >= MAX_WAITING || kept >= MAX_WAITING_ALL {
+            over.push(what);
+        } else {
+            *count += 1;
+            kept += 1;
+        }
+    }
+    over
+}
+
 /// The attempt that a note is about.
 fn attempt_of(context: &LeaderContext, key: &NoteKey, note: &NoteRecord) -> AttemptKey {
     AttemptKey {
@@ -396,6 +424,24 @@ fn attempt_of(context: &LeaderContext, key: &NoteKey, note: &NoteRecord) -> Atte
         run: key.run.clone(),
         attempt: key.attempt,
     }
+}
+
+/// The same of what stands in the store: whether a part has started is not asked of a view, which may
+/// be old.
+async fn parts_late_surely(
+    context: &LeaderContext,
+    parent: &Attempt,
+    now_ms: i64,
+) -> BackendResult<bool> {
+    let (keys, key) = (&context.keys, &parent.key);
+    let span = keys.parts_of(key.partition, &key.job, &key.run);
+    let (entries, _) = context.store.list(&span, None).await?;
+    let alive: Vec<Attempt> = entries
+        .iter()
+        .filter_map(|entry| Attempt::read(keys, entry))
+        .collect();
+    let alive = alive.iter().map(|part| &part.record);
+    Ok(parts_are_late(&parent.record, alive, now_ms))
 }
 
 /// Sends notes to one receiver until one is not taken, or it has taken long enough.
@@ -426,6 +472,29 @@ async fn deliver(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_too_old_and_the_oldest_of_too_many_are_given_up() {
+        let over = |notes: &[(&str, i64, u32)], now_ms| -> Vec<u32> {
+            let notes = notes.iter().map(|(to, since_ms, n)| (*to, *since_ms, n));
+            let mut over: Vec<u32> = overdue(notes, now_ms).into_iter().copied().collect();
+            over.sort_unstable();
+            over
+        };
+        let few = [("a", 0, 1), ("a", 1, 2), ("b", 0, 3)];
+        assert!(over(&few, GIVE_UP_MS).is_empty());
+        assert_eq!(over(&few, GIVE_UP_MS + 1), [1, 3]);
+        let mut many: Vec<(&str, i64, u32)> = (0..1_003_u32)
+            .map(|n| ("a", i64::from(n % 7 * 1_000 + n), n))
+            .collect();
+        many.push(("b", 0, 5_000));
+        assert_eq!(over(&many, 0), [0, 7, 14], "the oldest of one receiver");
+        let names: Vec<String> = (0..21).map(|n| format!("r{n:02}")).collect();
+        let all: Vec<(&str, i64, u32)> = (0..20_002_u32)
+            .map(|n| (names[n as usize % 21].as_str(), i64::from(n), n))
+            .collect();
+        assert_eq!(over(&all, 0), [0, 1], "the oldest of all");
+    }
 
     #[test]
     fn the_waits_double_up_to_ten_minutes() {

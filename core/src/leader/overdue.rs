@@ -91,7 +91,12 @@ pub fn patience_ms(policy: Policy, takeovers: u32, lateness_ms: Option<i64>) -> 
 /// How many of the takeovers that led to a lead still count after so much calm.
 #[must_use]
 pub fn counted(takeovers: u32, calm_ms: u64) -> u32 {
-    takeovers.saturating_sub(u32::try_from(calm_ms / FORGET_MS).unwrap_or(u32::MAX))
+    takeovers.saturating_sub(times(calm_ms))
+}
+
+/// How many takeovers are forgotten in so much calm.
+fn times(calm_ms: u64) -> u32 {
+    u32::try_from(calm_ms / FORGET_MS).unwrap_or(u32::MAX)
 }
 
 /// Signs of the leader's life, as a standby hears them. Monotonic milliseconds come in as `at_ms`.
@@ -100,6 +105,8 @@ pub struct Pulse {
     /// The last sign of life, or since when this node can see; may lie ahead.
     sign_ms: u64,
     calm_since_ms: u64,
+    /// Takeovers before this lead that were forgotten in calm before `calm_since_ms`.
+    forgotten: u32,
     /// When, and how late.
     samples: VecDeque<(u64, i64)>,
     /// The newest sample of the present leader.
@@ -113,6 +120,7 @@ impl Pulse {
         Self {
             sign_ms: at_ms,
             calm_since_ms: at_ms,
+            forgotten: 0,
             samples: VecDeque::new(),
             of_lead_ms: None,
         }
@@ -122,6 +130,7 @@ impl Pulse {
     pub fn lead_began(&mut self, at_ms: u64, late_ms: Option<i64>) {
         self.sign_ms = self.sign_ms.max(at_ms);
         self.calm_since_ms = at_ms;
+        self.forgotten = 0;
         self.of_lead_ms = None;
         self.sample(at_ms, late_ms);
     }
@@ -160,14 +169,20 @@ impl Pulse {
             now_ms,
             oldest_ms,
             quiet_ms: at_ms.saturating_sub(self.sign_ms),
-            takeovers: counted(takeovers, at_ms.saturating_sub(self.calm_since_ms)),
+            takeovers: counted(
+                takeovers.saturating_sub(self.forgotten),
+                at_ms.saturating_sub(self.calm_since_ms),
+            ),
             lateness_ms: self.of_lead_ms.map(|ms| recent.map_or(ms, |r| r.max(ms))),
         }
     }
 
-    /// Calm begins anew while something is late.
+    /// Calm begins anew while something is late. What was forgotten until then stays so: a leader
+    /// that dies once a month must not be waited for longer each time.
     pub fn note(&mut self, policy: Policy, at_ms: u64, sight: &Sight) {
         if is_late(policy, sight) {
+            let calm_ms = at_ms.saturating_sub(self.calm_since_ms);
+            self.forgotten = self.forgotten.saturating_add(times(calm_ms));
             self.calm_since_ms = at_ms;
         }
     }
@@ -294,7 +309,28 @@ mod tests {
         let late = pulse.sight(25_000, 25_000, Some(24_000), 3);
         assert!(is_late(POLICY, &late));
         pulse.note(POLICY, 25_000, &late);
-        assert_eq!(pulse.sight(25_000, 0, None, 3).takeovers, 3);
+        // Two are forgotten for good; what is late begins the calm anew.
+        assert_eq!(pulse.sight(25_000, 0, None, 3).takeovers, 1);
+        pulse.note(POLICY, 34_000, &late);
+        assert_eq!(pulse.sight(34_000, 0, None, 3).takeovers, 1);
+        assert_eq!(pulse.sight(44_000, 0, None, 3).takeovers, 0);
+    }
+
+    /// Ten leaders die half a minute apart; the tenth is waited for as long as the first.
+    #[test]
+    fn deaths_with_calm_between_them_do_not_add_up() {
+        let mut pulse = Pulse::new(0);
+        let mut takeovers = 0;
+        for death in 1..=10_u64 {
+            let at_ms = death * 30_000;
+            let late = pulse.sight(at_ms, 0, Some(-1_000), takeovers);
+            assert!(is_late(POLICY, &late));
+            pulse.note(POLICY, at_ms, &late);
+            let seen = pulse.sight(at_ms, 0, Some(-1_000), takeovers).takeovers;
+            assert_eq!(patience_ms(POLICY, seen, Some(0)), 1_000, "death {death}");
+            takeovers = seen + 1;
+            pulse.lead_began(at_ms, Some(5));
+        }
     }
 
     #[test]

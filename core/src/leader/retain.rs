@@ -3,6 +3,9 @@
 //! Deleting a record is safe because no record guards anything: an instant is decided when the
 //! cursor has passed it. Every deletion is planned from what was read and may be done twice.
 //!
+//! The parts of a run go with the run, and do not count: a job keeps as many runs in parts as it would
+//! keep others.
+//!
 //! A job is pruned when its history has grown by an eighth of its bound (at least 8 records), so
 //! that the cost of reading the history is spread over the records that made it grow. In between,
 //! and for whatever was missed, a sweep over everything comes by every ten minutes.
@@ -10,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
-use crate::job::record::{GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
+use crate::job::record::{DelayRecord, GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
-use crate::keys::AttemptKey;
+use crate::keys::{AttemptKey, part_of};
 
 use super::LeaderContext;
 use super::authority::Authority;
@@ -139,11 +142,22 @@ async fn prune(
         .store
         .list(&context.keys.done_of(partition, job), None)
         .await?;
-    let victims = victims(
-        entries.iter().filter_map(|e| readable(context, e)),
-        &history,
-        context.clock.now_ms(),
-    );
+    let (parts, runs): (Vec<_>, Vec<_>) = entries
+        .iter()
+        .filter_map(|e| readable(context, e))
+        .partition(|(key, _)| part_of(&key.run).is_some());
+    let seen: Vec<AttemptKey> = runs.iter().map(|(key, _)| key.clone()).collect();
+    let mut victims = victims(runs.into_iter(), &history, context.clock.now_ms());
+    // Read behind the records: the next run of a chain counts from the end of the last one.
+    let delay = context.store.get(&context.keys.delay(job)).await?;
+    let last = delay.and_then(|entry| decode::<DelayRecord>(&entry.value).ok()?.run);
+    victims.retain(|key| Some(&key.run) != last.as_ref());
+    let mut stays: BTreeMap<String, bool> = BTreeMap::new();
+    for key in seen {
+        let is_kept = victims.binary_search(&key).is_err();
+        *stays.entry(key.run).or_default() |= is_kept;
+    }
+    victims.extend(orphans(context, partition, job, parts, stays).await?);
     for chunk in victims.chunks(DELETES_A_REQUEST / 2) {
         let txn = chunk.iter().fold(Txn::new(), |txn, key| {
             txn.delete(context.keys.done(key))
@@ -152,6 +166,42 @@ async fn prune(
         let _ = authority.commit(&[txn]).await?;
     }
     Ok(history)
+}
+
+/// The parts whose parent is gone or going. `stays`: whether a record of the run stays, of each run
+/// that was read with the parts.
+async fn orphans(
+    context: &LeaderContext,
+    partition: u16,
+    job: &str,
+    parts: Vec<(AttemptKey, RunRecord)>,
+    mut stays: BTreeMap<String, bool>,
+) -> BackendResult<Vec<AttemptKey>> {
+    let (store, keys) = (&context.store, &context.keys);
+    let mut orphans = Vec::new();
+    for (key, _) in parts {
+        let Some((parent, _)) = part_of(&key.run) else {
+            continue;
+        };
+        let known = stays.get(parent).copied();
+        let is_kept = match known {
+            Some(is_kept) => is_kept,
+            None => {
+                // It was alive when the parts were read, or is pruned already. In this order: one
+                // that ends in between is seen twice rather than not at all.
+                let alive = keys.attempts_of(partition, job, parent);
+                let ended = keys.done_attempts_of(partition, job, parent);
+                let is_there = !store.list(&alive, None).await?.0.is_empty()
+                    || !store.list(&ended, None).await?.0.is_empty();
+                stays.insert(parent.to_owned(), is_there);
+                is_there
+            }
+        };
+        if !is_kept {
+            orphans.push(key);
+        }
+    }
+    Ok(orphans)
 }
 
 fn readable(context: &LeaderContext, entry: &Entry) -> Option<(AttemptKey, RunRecord)> {

@@ -62,6 +62,8 @@ fn run_context(context: &WorkerContext, running: &Running) -> RunContext {
         job_id: record.job.clone(),
         run_id: record.run.clone(),
         attempt: record.attempt,
+        shard: record.shard.as_ref().map(|shard| shard.index),
+        shards: record.shard.as_ref().map(|shard| shard.total),
         scheduled_at_ms: record.scheduled_ms,
         fencing_token: running
             .attempt

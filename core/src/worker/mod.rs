@@ -33,7 +33,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{Glance, NodeRecord, RunRecord, decode, encode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
-use crate::keys::{AttemptKey, Keys};
+use crate::keys::{AttemptKey, Keys, part_of};
 use crate::recipe::committer::Committer;
 use crate::recipe::retry::Store;
 use crate::recipe::session::{Session, Trust};
@@ -299,7 +299,8 @@ impl Worker {
             return;
         };
         for (key, held) in &self.held {
-            if key.run == run {
+            let whole = part_of(&key.run).map(|(whole, _)| whole);
+            if key.run == run || whole == Some(run.as_str()) {
                 held.canceller.stop(StopCause::Cancelled);
             }
         }
@@ -522,9 +523,11 @@ impl Worker {
     }
 
     async fn abandon_if_cancelled(&mut self, attempt: Attempt) {
-        let cancel = self.context.keys.cancel(&attempt.key.run);
-        let wanted = self.context.store.get(&cancel).await;
-        if !matches!(wanted, Ok(Some(_))) {
+        let mut wanted = false;
+        for cancel in attempt.cancels(&self.context.keys) {
+            wanted |= matches!(self.context.store.get(&cancel).await, Ok(Some(_)));
+        }
+        if !wanted {
             // Whoever moved it knows more; the view will tell, and strays are given back.
             self.reconciled = None;
             return;
@@ -537,6 +540,7 @@ impl Worker {
             error: Some("cancelled before it started".into()),
             spec: None,
             uncertain: false,
+            late: false,
         };
         let event = RunEvent::Abandon(FailReason::Cancelled);
         if let Ok(txn) = finish::end(&self.context.keys, &attempt, &event, &end)

@@ -113,7 +113,8 @@ impl Queue {
             .filter(|known| known.attempt.modified == attempt.modified)
             .map_or(now_ms, |known| known.seen_ms);
         self.remove(&attempt.key);
-        if self.me.takes(&attempt.record.queue, &attempt.record.needs) {
+        let record = &attempt.record;
+        if record.is_for(&self.node) && self.me.takes(&record.queue, &record.needs) {
             self.insert(attempt, seen_ms);
         }
     }
@@ -126,9 +127,13 @@ impl Queue {
             Some(_) => &record.job,
             None => &record.run,
         };
-        let rank = self
-            .peers
-            .rank(shared, &record.queue, &record.needs, &self.node);
+        let rank = match record.home() {
+            // Nobody else may take it.
+            Some(_) => 0,
+            None => self
+                .peers
+                .rank(shared, &record.queue, &record.needs, &self.node),
+        };
         let avoided = self.avoided.get(&attempt.key).copied();
         let mut ready_ms = record.not_before_ms.max(avoided.unwrap_or(i64::MIN));
         if rank > 0 {

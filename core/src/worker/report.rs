@@ -102,6 +102,7 @@ impl Report {
             error: None,
             spec: self.spec.as_ref(),
             uncertain: self.uncertain,
+            late: false,
         };
         let event = finish::finished(&self.owner, &self.execution);
         finish::end(keys, &attempt, &event, &end)

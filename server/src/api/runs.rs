@@ -19,6 +19,9 @@ pub(crate) struct RunWithAttempts {
     pub(crate) run: RunObject,
     /// Oldest first.
     pub(crate) attempts: Vec<RunObject>,
+    /// Of a run in parts: each part as its last attempt stands, by index.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<RunObject>,
 }
 
 pub(super) async fn list(
@@ -62,7 +65,17 @@ pub(super) async fn show(
 ) -> Result<Json<RunWithAttempts>, Problem> {
     let attempts = api.control.run(&id).await?;
     match attempts.last().cloned() {
-        Some(run) => Ok(Json(RunWithAttempts { run, attempts })),
+        Some(run) => {
+            let parts = match (run.shard, run.shards) {
+                (None, Some(_)) => api.control.parts(&id).await?,
+                _ => Vec::new(),
+            };
+            Ok(Json(RunWithAttempts {
+                run,
+                attempts,
+                parts,
+            }))
+        }
         None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such run")),
     }
 }

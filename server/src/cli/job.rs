@@ -296,7 +296,7 @@ async fn trigger(
     let path = path(&args.job, "/trigger");
     let triggered: RunObject = client.post(&path, &body, headers).await?;
     if !args.wait {
-        return run::print_run(output, &triggered, &[]);
+        return run::print_run(output, &triggered);
     }
     let waiting = wait(client, &triggered.run_id);
     let ended = match common.timeout.map(Duration::from) {
@@ -307,7 +307,7 @@ async fn trigger(
             waited.map_err(|_| not_ended(&triggered.run_id, timeout))??
         }
     };
-    run::print_run(output, &ended, &[])?;
+    run::print_run(output, &ended)?;
     match ended.state {
         RunState::Success => Ok(()),
         _ => Err(Failure::silent(Exit::Findings)),

@@ -31,14 +31,14 @@ pub(super) async fn run(common: &Common, output: &Output, command: RunCommand) -
             let path = format!("/v1/runs/{}/retry", escape(&run));
             let body = serde_json::json!({ "force": common.yes });
             let run: RunObject = client.post(&path, &body, headers).await?;
-            print_run(output, &run, &[])
+            print_run(output, &run)
         }
         RunCommand::Ls(args) => list(&mut client, output, &args).await,
         RunCommand::Show { run } => {
             let path = format!("/v1/runs/{}", escape(&run));
             let found: RunWithAttempts = client.get(&path).await?;
             output.object(&found, &found.run.run_id, || {
-                describe(output, &found.run, &found.attempts)
+                describe(output, &found.run, &found.attempts, &found.parts)
             })
         }
         RunCommand::Cancel { run } => {
@@ -92,7 +92,7 @@ fn footer(attempts: &[RunObject]) -> String {
     }
 }
 
-const COLUMNS: [(&str, bool); 10] = [
+const COLUMNS: [(&str, bool); 11] = [
     ("SCHEDULED", false),
     ("JOB", false),
     ("STATE", false),
@@ -101,6 +101,7 @@ const COLUMNS: [(&str, bool); 10] = [
     ("TOOK", false),
     ("NODE", true),
     ("KIND", true),
+    ("PART", true),
     ("EXIT", true),
     ("RUN", false),
 ];
@@ -124,6 +125,7 @@ fn row_of(output: &Output) -> impl Fn(&RunObject) -> Vec<String> + '_ {
             took(run),
             run.node.clone().unwrap_or_default(),
             kind(run),
+            part(run),
             run.exit_code
                 .map(|code| code.to_string())
                 .unwrap_or_default(),
@@ -138,6 +140,15 @@ fn kind(run: &RunObject) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
+/// `3 of 8`, counted from 0 as everywhere; of a run that is divided, how many there are.
+fn part(run: &RunObject) -> String {
+    match (run.shard, run.shards) {
+        (Some(index), Some(total)) => format!("{index} of {total}"),
+        (None, Some(total)) => format!("{total} parts"),
+        _ => String::new(),
+    }
+}
+
 /// How long it ran, if it has ended.
 pub(crate) fn took(run: &RunObject) -> String {
     let ms = |time: &Option<String>| time.as_deref().and_then(ms_of);
@@ -148,11 +159,16 @@ pub(crate) fn took(run: &RunObject) -> String {
 }
 
 /// Prints a run that something was done with.
-pub(super) fn print_run(output: &Output, run: &RunObject, attempts: &[RunObject]) -> Outcome {
-    output.object(run, &run.run_id, || describe(output, run, attempts))
+pub(super) fn print_run(output: &Output, run: &RunObject) -> Outcome {
+    output.object(run, &run.run_id, || describe(output, run, &[], &[]))
 }
 
-fn describe(output: &Output, run: &RunObject, attempts: &[RunObject]) -> String {
+fn describe(
+    output: &Output,
+    run: &RunObject,
+    attempts: &[RunObject],
+    parts: &[RunObject],
+) -> String {
     let clock = &output.clock;
     let time = |time: &Option<String>| match time.as_deref() {
         None => String::new(),
@@ -176,6 +192,7 @@ fn describe(output: &Output, run: &RunObject, attempts: &[RunObject]) -> String 
         ("Reason", text(&run.reason)),
         ("Error", text(&run.error)),
         ("Attempt", run.attempt.to_string()),
+        ("Part", part(run)),
         ("Node", text(&run.node)),
         ("Created", time(&Some(run.created_at.clone()))),
         ("Started", time(&run.started_at)),
@@ -207,6 +224,22 @@ fn describe(output: &Output, run: &RunObject, attempts: &[RunObject]) -> String 
                 attempt.state,
                 took(attempt)
             ));
+        }
+    }
+    if !parts.is_empty() {
+        out.push_str("\nParts:\n");
+        for part in parts {
+            let index = part.shard.map(|i| i.to_string()).unwrap_or_default();
+            let reason = part.reason.as_deref().unwrap_or_default();
+            let node = part.node.as_deref().unwrap_or_default();
+            let line = format!(
+                "{index:>4}  {:<8} {reason:<12} try {:<3} {:<8} {node}",
+                part.state.as_str(),
+                part.attempt,
+                took(part)
+            );
+            out.push_str(line.trim_end());
+            out.push('\n');
         }
     }
     out

@@ -51,7 +51,7 @@ pub(super) fn check(
             format!(
                 "{} messages are not taken by {}, the oldest for {}",
                 untold.count,
-                untold.webhooks.join(", "),
+                untold.receivers.join(", "),
                 span(now_ms - oldest_ms)
             ),
             "the leader's log says what the receivers answer; after a day a message is given up",
@@ -79,7 +79,7 @@ mod tests {
             .map(|url| serde_json::json!({ "webhook": url, "on": ["failed"] }))
             .collect();
         serde_json::from_value(serde_json::json!({
-            "id": "a", "run": { "handler": "h" }, "notify": notify, "generation": 1,
+            "spec": { "id": "a", "run": { "handler": "h" }, "notify": notify }, "generation": 1,
             "revision": 1, "state": "on_demand", "paused": null,
             "created_at": "2026-01-01T00:00:00.000Z", "updated_at": "2026-01-01T00:00:00.000Z",
             "next_at": null, "last_at": null, "active_runs": 0,
@@ -95,7 +95,7 @@ mod tests {
             let untold = Untold {
                 count: u64::from(oldest_ms.is_some()),
                 oldest_ms,
-                webhooks: vec!["https://a.org/".into()],
+                receivers: vec!["a.org:443".into()],
             };
             check(&[job(webhook)], &webhooks, Ok(untold), 100_000)
         };
@@ -107,7 +107,7 @@ mod tests {
         }
         let held_up = verdict(told(allowed, Some(39_999))).unwrap();
         assert_eq!(held_up.0, Verdict::Problem);
-        assert!(held_up.1.contains("https://a.org/"), "{}", held_up.1);
+        assert!(held_up.1.contains("a.org:443"), "{}", held_up.1);
         let refused = verdict(told(Some("https://b.org/"), None)).unwrap();
         assert_eq!(refused.0, Verdict::Problem);
         assert!(

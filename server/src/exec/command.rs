@@ -116,6 +116,14 @@ fn environment(
         ("PUNCTUAL_PAYLOAD", payload),
     ];
     env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+    let part = [
+        ("PUNCTUAL_SHARD", ctx.shard),
+        ("PUNCTUAL_SHARDS", ctx.shards),
+    ];
+    env.extend(
+        part.into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_string()))),
+    );
     Ok(env)
 }
 
@@ -251,6 +259,8 @@ mod tests {
             job_id: "report".to_owned(),
             run_id: "report@20260812T000500Z".to_owned(),
             attempt: 2,
+            shard: None,
+            shards: None,
             scheduled_at_ms: 1_786_493_100_007,
             fencing_token: FencingToken(129),
             payload: serde_json::json!({"channel": "all"}),

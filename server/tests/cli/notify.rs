@@ -128,25 +128,25 @@ fn signature(timestamp: &str, body: &[u8]) -> String {
     format!("sha256={hex}")
 }
 
-fn node(place: &Place, log: &str, port: u16) -> Running {
-    let allow = format!("http://127.0.0.1:{port}");
-    let running = Running::start(
-        place,
-        log,
-        &[
-            "serve",
-            "--store",
-            "sled:data",
-            "--listen",
-            "127.0.0.1:0",
-            "--jobs",
-            "jobs.yaml",
-            "--notify-allow",
-            &allow,
-            "--notify-secret-file",
-            "secret",
-        ],
-    );
+/// A node that may call these ports of this machine.
+fn node(place: &Place, log: &str, ports: &[u16]) -> Running {
+    let mut arguments = vec![
+        "serve",
+        "--store",
+        "sled:data",
+        "--listen",
+        "127.0.0.1:0",
+        "--jobs",
+        "jobs.yaml",
+        "--notify-secret-file",
+        "secret",
+    ];
+    let allow = ports.iter().map(|port| format!("http://127.0.0.1:{port}"));
+    let allow: Vec<String> = allow.collect();
+    for allow in &allow {
+        arguments.extend(["--notify-allow", allow.as_str()]);
+    }
+    let running = Running::start(place, log, &arguments);
     wait_for("the jobs", || {
         let jobs = place.run(&["job", "ls", "-o", "name"]);
         (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
@@ -159,6 +159,9 @@ fn news_arrive_signed_and_once_more_after_trouble() {
     let place = Place::new();
     let receiver = Receiver::new();
     let port = receiver.port;
+    // Another one never answers, and holds nobody up.
+    let deaf = Receiver::new();
+    deaf.answers(None);
     let good = place.path("good").display().to_string();
     place.write("secret", [SECRET, b"\n"].concat());
     place.write(
@@ -171,18 +174,24 @@ jobs:
     notify:
       - {{ webhook: "http://127.0.0.1:{port}/all", on: [failed, recovered] }}
       - {{ webhook: "http://127.0.0.1:{port}/good", on: [recovered] }}
+      - {{ webhook: "http://127.0.0.1:{}/deaf", on: [failed] }}
   - id: nobody
     queue: none
     run: {{ command: ["true"] }}
     notify: [{{ webhook: "http://127.0.0.1:{port}/late", on: [late], late_after: 1s }}]
-"#
+"#,
+            deaf.port
         ),
     );
-    let mut first = node(&place, "log", port);
+    let ports = [port, deaf.port];
+    let mut first = node(&place, "log", &ports);
     place.run(&["job", "trigger", "shaky"]).ok();
     // Refused twice, then not answered while the node dies.
     wait_for("two tries", || {
         (receiver.got("/all").len() >= 2).then_some(())
+    });
+    wait_for("the try that hangs from the start", || {
+        deaf.got("/deaf").pop()
     });
     receiver.answers(None);
     let tries = receiver.got("/all").len();
@@ -193,7 +202,7 @@ jobs:
     first.wait();
     receiver.answers(Some(204));
     let before = receiver.got("/all").len();
-    let _second = node(&place, "log2", port);
+    let second = node(&place, "log2", &ports);
     let told = wait_for("the news after the crash", || {
         let got = receiver.got("/all");
         (got.len() > before).then_some(got)
@@ -220,11 +229,18 @@ jobs:
     assert_eq!(late.json()["event"], "late");
     assert_eq!(late.json()["run"]["state"], "PENDING");
 
-    // Once taken it is told no more; then the job recovers, once.
-    wait_for("the end of the telling", || {
-        let doctor = place.run(&["doctor", "-o", "json"]);
-        doctor.out.contains("2 jobs tell").then_some(())
+    // Once taken it is told no more, although the other receiver is asked again and again; then the job
+    // recovers, once.
+    let doctor = place.run(&["doctor", "-o", "json"]);
+    assert!(doctor.out.contains("2 jobs tell"), "{}", doctor.out);
+    let tries = deaf.got("/deaf").len();
+    wait_for("one more try that hangs", || {
+        (deaf.got("/deaf").len() > tries).then_some(())
     });
+    assert_eq!(receiver.got("/all").len(), before + 1, "told again");
+    let ids = deaf.got("/deaf").into_iter().map(|r| r.id().to_owned());
+    let ids: std::collections::BTreeSet<String> = ids.collect();
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), [told[0].id()]);
     let told = receiver.got("/all").len();
     place.write("good", "");
     let good = wait_for("the recovery", || {
@@ -246,6 +262,13 @@ jobs:
         "a second success is no news"
     );
     assert_eq!(receiver.got("/late").len(), 1, "late is told once");
+
+    // Logs say who does not answer, and neither secret: a path may be one, too.
+    let logs = [first.log(), second.log()].concat();
+    assert!(logs.contains("could not be told"), "{logs}");
+    for secret in [std::str::from_utf8(SECRET).unwrap(), "/all", "/deaf"] {
+        assert!(!logs.contains(secret), "{secret}: {logs}");
+    }
 }
 
 /// Q06: a job file alone cannot make the server call anybody.
@@ -257,7 +280,8 @@ fn a_receiver_that_nobody_allowed_is_refused() {
         "jobs:\n  - id: a\n    run: { command: [\"true\"] }\n",
     );
     let receiver = Receiver::new();
-    let _node = node(&place, "log", 9);
+    place.write("secret", SECRET);
+    let _node = node(&place, "log", &[9]);
     for url in [
         format!("http://127.0.0.1:{}/x", receiver.port),
         "http://169.254.169.254/latest/meta-data".to_owned(),
@@ -273,8 +297,11 @@ fn a_receiver_that_nobody_allowed_is_refused() {
             .fails(2, "--notify-allow");
     }
     place.write("wrong.yaml", "jobs:\n  - id: a\n    run: { command: [\"true\"] }\n    notify: [{ webhook: \"https://a.org/\", on: [faild] }]\n");
-    place
-        .run(&["check", "wrong.yaml"])
-        .fails(1, "did you mean `failed`?");
+    let checked = place.run(&["check", "wrong.yaml"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(
+        checked.out.contains("did you mean `failed`?"),
+        "{checked:?}"
+    );
     assert!(receiver.got("/x").is_empty());
 }

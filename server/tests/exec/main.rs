@@ -140,6 +140,8 @@ fn context(run_id: &str, grace_ms: u64, cancel: CancelToken, fence: Option<Trust
         job_id: "job".to_owned(),
         run_id: run_id.to_owned(),
         attempt: 1,
+        shard: None,
+        shards: None,
         scheduled_at_ms: 1_786_493_100_000,
         // Runs of different tests, and of a helper process, must not be taken for each other.
         fencing_token: FencingToken::new(

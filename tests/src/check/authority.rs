@@ -80,6 +80,8 @@ fn step_of_run(
     let after = step.after.as_ref().map(|s| &s.record);
     match (before.map(|r| r.state), after.map(|r| r.state)) {
         (None, Some(_)) => created(history, state, revised, step, violations),
+        // A run in parts has no owner; its parts have.
+        (_, Some(RunState::Running)) if after.is_some_and(|r| r.parts.is_some()) => {}
         (_, Some(RunState::Locked | RunState::Running)) => {
             let owner = after.and_then(|r| r.owner.clone());
             if !owner.is_some_and(|owner| state.sessions.contains(&owner)) {
@@ -129,7 +131,10 @@ fn created(
             RunKind::Scheduled => record.scheduled_ms,
             _ => revised.unix_ms + history.observed.plan.skew_ms(),
         };
-        let fires = job.is_some_and(|(uid, held)| *uid == record.job_uid && *held <= at_ms);
+        // Parts belong to a run that was decided before: like retries, they go on under a hold.
+        let part = record.kind == RunKind::Shard;
+        let fires =
+            job.is_some_and(|(uid, held)| *uid == record.job_uid && (part || *held <= at_ms));
         if !with_job && !fires {
             violations.push(Violation::new(
                 "nothing is created after a pause or delete",
@@ -151,15 +156,21 @@ fn created(
             .changes
             .iter()
             .any(|change| matches!(change, Change::Done(done) if done.key.run == step.key.run));
-    let begins = (step.key.attempt == 1 && !immediate) || by_hand;
+    let first = step.key.attempt == 1 && record.kind != RunKind::Shard;
+    let begins = (first && !immediate) || by_hand;
     if begins && spec.is_some_and(|s| s.overlap == Overlap::Skip) {
         let others = state.alive.get(&step.key.job).map_or(0, BTreeSet::len);
         let beside = revised
             .changes
             .iter()
             .filter(|change| {
+                // Backfilled runs are made together, and wait for each other.
+                let together = |other: &Step| {
+                    let kind = other.after.as_ref().map(|after| after.record.kind);
+                    record.kind == RunKind::Backfill && kind == Some(RunKind::Backfill)
+                };
                 matches!(change, Change::Run(other) if other.before.is_none()
-                    && other.key.job == step.key.job && other.key != step.key)
+                    && other.key.job == step.key.job && other.key != step.key && !together(other))
             })
             .count();
         if others + beside > 0 {

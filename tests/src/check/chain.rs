@@ -211,7 +211,10 @@ fn records<'a>(
 
 fn successes(keys: &Keys, events: &[Event]) -> Vec<RunRecord> {
     records(keys, events)
-        .filter(|(done, record)| *done && record.state == RunState::Success)
+        // What follows a run in parts follows all of it.
+        .filter(|(done, record)| {
+            *done && record.state == RunState::Success && record.shard.is_none()
+        })
         .map(|(_, record)| record)
         .collect()
 }

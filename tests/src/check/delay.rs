@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use punctual::backend::Event;
 use punctual::job::record::{DelayRecord, JobRecord, RunRecord, decode};
 use punctual::job::run::RunState;
-use punctual::keys::Keys;
+use punctual::keys::{Keys, part_of};
 
 use super::chain::held;
 use super::exactly_once::LATE_MS;
@@ -173,7 +173,7 @@ fn made(keys: &Keys, events: &[Event]) -> Vec<(String, String)> {
         let first = entry.created == entry.modified
             && ((keys.runs().contains(&entry.key) && key.attempt == 1)
                 || (keys.all_done().contains(&entry.key) && key.attempt == 0));
-        if first && key.run.contains("~f-") {
+        if first && key.run.contains("~f-") && part_of(&key.run).is_none() {
             made.push((key.job, key.run));
         }
     }

@@ -94,7 +94,8 @@ fn ends(history: &History<'_>, by_attempt: &ByAttempt<'_>) -> Vec<Violation> {
                 format!("{run} attempt {attempt}: {effects:?}"),
             ));
         }
-        if after.record.state == RunState::Success {
+        // What a run in parts does its parts do.
+        if after.record.state == RunState::Success && after.record.parts.is_none() {
             let completed = effects.is_some_and(|effects| {
                 effects
                     .iter()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use punctual::control::RunKind;
 use punctual::job::record::{LeaderRecord, RunRecord, decode};
 use punctual::job::run::{Owner, RunState};
 use punctual::keys::Keys;
@@ -70,6 +71,10 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         let Ok(record) = decode::<RunRecord>(value) else {
             continue;
         };
+        // `parts` looks after the runs that are divided.
+        if record.parts.is_some() {
+            continue;
+        }
         if let Some(owner) = &record.owner
             && !living.contains(owner)
         {
@@ -77,6 +82,9 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                 "after healing, no dead owner",
                 format!("{attempt:?} is {} at {owner}", record.state),
             ));
+        }
+        if record.kind == RunKind::Backfill && waits_for_others(history, &keys, &record) {
+            continue;
         }
         let spec = history.spec(&record.job, record.generation, u64::MAX);
         let limit = match record.state {
@@ -147,6 +155,18 @@ fn chance_ms(history: &History<'_>, record: &RunRecord, since_ms: i64) -> i64 {
     let full = executing.len() >= usize::try_from(limit).unwrap_or(usize::MAX)
         || executing.last().is_some_and(|last| *last >= limit);
     if full { i64::MAX / 2 } else { chance_ms }
+}
+
+/// Whether a backfilled run waits for the others of its job, which it may do for long.
+fn waits_for_others(history: &History<'_>, keys: &Keys, record: &RunRecord) -> bool {
+    let of_job = history.last.iter().filter(|(key, _)| {
+        let attempt = keys.parse_attempt(key);
+        keys.runs().contains(key) && attempt.is_some_and(|attempt| attempt.job == record.job)
+    });
+    let executing = of_job
+        .filter_map(|(_, (value, _))| decode::<RunRecord>(value).ok())
+        .any(|other| matches!(other.state, RunState::Locked | RunState::Running));
+    record.state == RunState::Pending && executing
 }
 
 /// Takeovers make the cluster patient: so many deposals in a minute are the most.

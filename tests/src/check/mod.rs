@@ -15,6 +15,7 @@ pub mod lives;
 pub mod notify;
 pub mod operators;
 pub mod oracle;
+pub mod parts;
 pub mod policy;
 pub mod slots;
 pub mod states;
@@ -42,11 +43,16 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));
     violations.extend(slots::check(history));
+    violations.extend(parts::check(history));
     violations.extend(operators::check(history));
     violations.extend(liveness::check(history));
     violations
 }
 
+#[cfg(test)]
+mod notify_tests;
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 mod slots_tests;
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Who asked is told: what happened to a run, as the history says, has arrived once or more; what did
-//! not happen has not; and each event has one name and one text.
+//! not happen has not; and each event has one name and one text. Of a run in parts the whole is told,
+//! and its parts are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual::job::record::RunRecord;
-use punctual::job::run::{FailReason, RunState};
-use punctual::job::spec::{JobSpec, NotifyEvent};
+use punctual::job::run::{FailReason, RunState, SkipReason};
+use punctual::job::spec::{JobSpec, Misfire, NotifyEvent};
+use punctual::keys::{AttemptKey, part_of};
 
 use super::history::{Change, History, Revised, Step, Violation};
 
@@ -34,6 +36,10 @@ struct Facts {
     /// Definition in force, and which life of the job.
     jobs: BTreeMap<String, (u64, u64)>,
     cancelled: BTreeSet<String>,
+    /// When the first part of each run in parts had started, or ended without that.
+    first_part_ms: BTreeMap<String, i64>,
+    /// The attempts that have not ended.
+    alive: BTreeMap<AttemptKey, RunRecord>,
 }
 
 /// Checks it.
@@ -95,12 +101,22 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
-/// How many events a history must have told, by kind.
+/// How many events a history must have told, by kind; apart, how many of those are of instants that
+/// nobody decided in time (`missed`), and of runs in parts that were late (`late in parts`).
 #[must_use]
-pub fn count(history: &History<'_>) -> BTreeMap<NotifyEvent, usize> {
+pub fn count(history: &History<'_>) -> BTreeMap<&'static str, usize> {
+    let facts = Facts::of(history);
     let mut counts = BTreeMap::new();
-    for (_, _, event, _) in Facts::of(history).must.keys() {
-        *counts.entry(*event).or_default() += 1;
+    for (run, attempt, event, _) in facts.must.keys() {
+        let kinds = [
+            Some(event.as_str()),
+            (*attempt == 0).then_some("missed"),
+            (facts.first_part_ms.contains_key(run) && *event == NotifyEvent::Late)
+                .then_some("late in parts"),
+        ];
+        for kind in kinds.into_iter().flatten() {
+            *counts.entry(kind).or_default() += 1;
+        }
     }
     counts
 }
@@ -116,8 +132,11 @@ impl Facts {
                     Change::Done(step) if step.before.is_none() => {
                         facts.ended(history, revised, step, &stood);
                     }
-                    Change::Run(step) => facts.may_be_late(history, revised, step),
+                    Change::Run(step) => facts.stands(history, revised, step),
                     _ => {}
+                }
+                if let Change::Run(step) | Change::Done(step) = change {
+                    facts.part(step);
                 }
             }
             for change in &revised.changes {
@@ -131,6 +150,17 @@ impl Facts {
                     }
                     _ => {}
                 }
+            }
+        }
+        if let Some(last) = history.revisions.last() {
+            let plan = &history.observed.plan;
+            let end = Revised {
+                at_ms: plan.end_ms,
+                unix_ms: plan.epoch_ms + i64::try_from(plan.end_ms).unwrap_or(0),
+                ..last.clone()
+            };
+            for run in std::mem::take(&mut facts.alive).into_values() {
+                facts.may_be_late(history, &end, &run);
             }
         }
         facts
@@ -159,17 +189,66 @@ impl Facts {
         self.jobs.insert(id.to_owned(), (generation, after.created));
     }
 
-    /// Of an attempt that is alive, whoever looks may find that it is late.
-    fn may_be_late(&mut self, history: &History<'_>, revised: &Revised, step: &Step) {
-        let Some(run) = step.before.as_ref().map(|stood| &stood.record) else {
-            return;
+    fn stands(&mut self, history: &History<'_>, revised: &Revised, step: &Step) {
+        if let Some(before) = &step.before {
+            self.may_be_late(history, revised, &before.record);
+        }
+        match &step.after {
+            Some(after) => self.alive.insert(step.key.clone(), after.record.clone()),
+            None => self.alive.remove(&step.key),
         };
+    }
+
+    /// Of an attempt that was alive until now, whoever looked may have found that it is late.
+    fn may_be_late(&mut self, history: &History<'_>, revised: &Revised, run: &RunRecord) {
         let skew_ms = history.observed.plan.skew_ms().max(1_000);
+        // A part and its run have the same time from which they are late.
+        let whole = part_of(&run.run).map(|(whole, _)| whole);
+        let started_ms = match (whole, &run.parts) {
+            (Some(whole), _) => self.first_part_ms.get(whole).copied(),
+            (None, Some(_)) => self.first_part_ms.get(&run.run).copied(),
+            (None, None) => run.started_ms,
+        };
         if let Some(late_ms) = run.late_at_ms
             && revised.unix_ms + skew_ms > late_ms
-            && run.started_ms.is_none_or(|at_ms| at_ms + skew_ms > late_ms)
+            && started_ms.is_none_or(|at_ms| at_ms + skew_ms > late_ms)
         {
-            self.add_late(history, revised, run, false);
+            let run = RunRecord {
+                run: whole.unwrap_or(&run.run).to_owned(),
+                // (A run in parts has one attempt.)
+                attempt: whole.map_or(run.attempt, |_| 1),
+                ..run.clone()
+            };
+            self.add_late(history, revised, &run, false);
+        }
+    }
+
+    /// Notes when a part has started, or ended without that.
+    fn part(&mut self, step: &Step) {
+        let Some(part) = step.after.as_ref().map(|stood| &stood.record) else {
+            return;
+        };
+        let at_ms = part.started_ms.or(part.ended_ms);
+        if let (Some((whole, _)), Some(at_ms)) = (part_of(&part.run), at_ms) {
+            let first_ms = self.first_part_ms.entry(whole.to_owned()).or_insert(at_ms);
+            *first_ms = at_ms.min(*first_ms);
+        }
+    }
+
+    /// Instants that were decided so late that nothing runs.
+    fn missed(&mut self, revised: &Revised, run: &RunRecord, spec: &JobSpec) {
+        let first_ms = run.stands_from_ms.unwrap_or(run.scheduled_ms);
+        let late = |after_ms: i64| {
+            run.ended_ms
+                .is_some_and(|at_ms| at_ms > first_ms + after_ms)
+        };
+        let nothing_runs = run.skipped == Some(SkipReason::Deadline)
+            || (run.skipped == Some(SkipReason::Misfire) && spec.misfire != Misfire::Latest);
+        let after = spec.notify.iter().find_map(|to| to.late_after);
+        if nothing_runs && late(after.map_or(300_000, |after| after.ms_i64())) {
+            for fact in facts_of(spec, run, &[NotifyEvent::Late]) {
+                self.must.insert(fact, (revised.at_ms, false));
+            }
         }
     }
 
@@ -200,9 +279,15 @@ impl Facts {
             return;
         };
         if run.state == RunState::Skipped {
+            self.missed(revised, run, spec);
+            return;
+        }
+        if part_of(&run.run).is_some() {
             return;
         }
         let started_ms = run.started_ms.or(run.ended_ms).unwrap_or(0);
+        let first_ms = self.first_part_ms.get(&run.run).copied();
+        let started_ms = started_ms.max(first_ms.unwrap_or(started_ms));
         // Whoever wanted a run ended before it started wants no news of it.
         let told = run.failed != Some(FailReason::Cancelled) || run.started_ms.is_some();
         if told && run.late_at_ms.is_some_and(|at_ms| started_ms > at_ms) {

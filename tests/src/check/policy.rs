@@ -198,7 +198,9 @@ fn stretches<'a>(
     let mut all = Vec::new();
     for (index, period) in life.periods.iter().enumerate() {
         let next = life.periods.get(index + 1).map(|next| next.from_ms);
-        let end = next.or(life.end_ms).unwrap_or(i64::MAX);
+        // A job may be deleted before its hold would have ended.
+        let [next, end] = [next, life.end_ms].map(|end| end.unwrap_or(i64::MAX));
+        let end = next.min(end);
         let (from, until) = (period.from_ms.max(from_ms + 1), end.min(until_ms + 1));
         // A period that an operator made later is not of this window.
         if period.revision > finished.opened || from >= until {

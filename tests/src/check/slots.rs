@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use punctual::control::RunKind;
 use punctual::job::record::RunRecord;
 use punctual::job::run::{RunState, SkipReason};
 use punctual::job::spec::{JobSpec, Overlap};
@@ -46,7 +47,7 @@ struct State {
 }
 
 fn executes(record: &RunRecord) -> bool {
-    matches!(record.state, RunState::Locked | RunState::Running)
+    record.parts.is_none() && matches!(record.state, RunState::Locked | RunState::Running)
 }
 
 impl State {
@@ -79,7 +80,7 @@ impl State {
             }
             return;
         }
-        if record.concurrency != limit(spec) {
+        if record.concurrency != limit(spec, record) {
             violations.push(Violation::new(
                 "a run is limited as its definition says",
                 format!("{}: {:?}", at(), record.concurrency),
@@ -97,6 +98,8 @@ impl State {
         }
         let beside = created(revised, &key.job);
         match spec.overlap {
+            // Whoever asks for the past asks for more than the queue holds.
+            Overlap::Queue if record.kind == RunKind::Backfill => {}
             Overlap::Queue => {
                 let count = alive.map_or(0, BTreeMap::len) + beside;
                 if count > spec.queue_capacity() {
@@ -204,8 +207,10 @@ impl State {
     }
 }
 
-fn limit(spec: &JobSpec) -> Option<u32> {
+fn limit(spec: &JobSpec, record: &RunRecord) -> Option<u32> {
     match spec.overlap {
+        // Made together, they wait for each other.
+        Overlap::Skip if record.kind == RunKind::Backfill && !spec.is_in_parts() => Some(1),
         Overlap::Queue | Overlap::Replace => Some(spec.concurrency.unwrap_or(1)),
         Overlap::Allow | Overlap::Skip => spec.concurrency,
     }

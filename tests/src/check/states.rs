@@ -94,6 +94,11 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
+fn in_parts(held: &Held<RunRecord>) -> bool {
+    held.as_ref()
+        .is_some_and(|stood| stood.record.parts.is_some())
+}
+
 fn edge(revised: &Revised, step: &Step, end: Option<&(u32, RunState)>) -> Option<Violation> {
     let wrong = |why: String| {
         Some(Violation::new(
@@ -130,6 +135,8 @@ fn edge(revised: &Revised, step: &Step, end: Option<&(u32, RunState)>) -> Option
                 wrong("an attempt that follows none".into())
             }
         }
+        // A run in parts; `parts` looks closer.
+        (Some(Pending | Running), Some(Running)) if in_parts(&step.after) => None,
         (Some(Pending), Some(Locked)) | (Some(Locked), Some(Pending)) => None,
         (Some(Locked), Some(Running)) => {
             let owner = |held: &Held<RunRecord>| held.as_ref()?.record.owner.clone();

@@ -411,6 +411,8 @@ fn a_success_that_is_followed_twice_or_by_a_paused_job_is_seen() {
             let mut job: JobRecord = decode(&entry.value).unwrap();
             job.paused = Some(Paused {
                 since_ms: 0,
+                until_ms: None,
+                by: None,
                 reason: None,
             });
             entry.value = encode(&job);
@@ -469,6 +471,8 @@ fn a_chain_that_breaks_hurries_or_forks_is_seen() {
             let mut job: JobRecord = decode(&entry.value).unwrap();
             job.paused = Some(Paused {
                 since_ms: 0,
+                until_ms: None,
+                by: None,
                 reason: None,
             });
             entry.value = encode(&job);

@@ -4,7 +4,7 @@
 use punctual::backend::{Entry, Lease, Op, Requirement, Txn, Write};
 use punctual::job::record::{CursorRecord, RunRecord, Window, decode, encode};
 use punctual::job::run::{FailReason, RunState};
-use punctual::keys::Keys;
+use punctual::keys::{Keys, part_of};
 use punctual::node::NodeConfig;
 use serde::{Serialize, Serializer};
 
@@ -59,11 +59,15 @@ pub enum Ablation {
     SeqInFire,
     /// `overlap: queue` skips without the proof that it is full.
     FullProof,
+    /// Parts of a run are made without its revision.
+    ParentRevision,
+    /// The end of a run leaves no note of what is to be told.
+    Outbox,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -87,6 +91,8 @@ impl Ablation {
         Self::Slot,
         Self::SeqInFire,
         Self::FullProof,
+        Self::ParentRevision,
+        Self::Outbox,
     ];
 
     /// Its name on the command line.
@@ -116,6 +122,8 @@ impl Ablation {
             Self::Slot => "slot",
             Self::SeqInFire => "seq-in-fire",
             Self::FullProof => "full-proof",
+            Self::ParentRevision => "parent-revision",
+            Self::Outbox => "outbox",
         }
     }
 
@@ -181,6 +189,11 @@ impl Ablation {
         if moves_a_cursor(txn) {
             require.retain(|requirement| !self.strips_from_fire(requirement));
         }
+        if self == Self::ParentRevision && makes_parts(txn) {
+            require.retain(|requirement| {
+                !matches!(requirement, Requirement::Modified(key, _) if kind(key).0 == "run")
+            });
+        }
         if self == Self::AbsentRun && moves_a_cursor(txn) {
             require.retain(|requirement| {
                 !matches!(requirement, Requirement::Absent(key) if kind(key).0 == "run")
@@ -191,10 +204,7 @@ impl Ablation {
             ops: txn
                 .ops
                 .iter()
-                .filter(|op| {
-                    let clock = |write: &Write| kind(write.key()).0 == "clock";
-                    !matches!(op, Op::Write(write) if self == Self::Clocks && clock(write))
-                })
+                .filter(|op| !matches!(op, Op::Write(write) if self.leaves_out(write, txn)))
                 .map(|op| match op {
                     Op::Write(write) => Op::Write(self.write(write)),
                     Op::Choose {
@@ -213,6 +223,16 @@ impl Ablation {
 }
 
 impl Ablation {
+    /// Whether this is not written at all.
+    fn leaves_out(self, write: &Write, txn: &Txn) -> bool {
+        let is = |write: &Write, what| kind(write.key()).0 == what;
+        match self {
+            Self::Clocks => is(write, "clock"),
+            Self::Outbox => is(write, "note") && writes(txn).any(|other| is(other, "done")),
+            _ => false,
+        }
+    }
+
     /// What is written.
     fn write(self, write: &Write) -> Write {
         let mut write = write.clone();
@@ -247,6 +267,24 @@ fn writes(txn: &Txn) -> impl Iterator<Item = &Write> {
 fn changes_a_job(txn: &Txn) -> bool {
     writes(txn)
         .any(|write| matches!(write, Write::Put { key, .. } if kind(key) == ("job".into(), 1)))
+}
+
+/// Parts of a run, together with the run that counts them.
+fn makes_parts(txn: &Txn) -> bool {
+    let keys = Keys::new(NAMESPACE);
+    let mut part = false;
+    let mut whole = false;
+    for write in writes(txn) {
+        let Write::Put { key, .. } = write else {
+            continue;
+        };
+        if let Some(attempt) = keys.parse_attempt(key).filter(|_| kind(key).0 == "run") {
+            let is_part = part_of(&attempt.run).is_some();
+            part |= is_part;
+            whole |= !is_part;
+        }
+    }
+    part && whole
 }
 
 fn moves_a_cursor(txn: &Txn) -> bool {

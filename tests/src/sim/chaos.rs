@@ -3,6 +3,7 @@
 use super::ablation::Ablations;
 use super::boots;
 use super::breadth::Breadth;
+use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
@@ -74,6 +75,9 @@ fn draw(seed: u64, scenario: &str) -> Plan {
         broad.widen(&mut ops, epoch_ms);
         told::widen(&mut root.branch("notify", 0), &mut ops);
         overlaps::widen(&mut root.branch("overlaps", 0), &mut ops, count, heal_ms);
+        hold(&mut root.branch("holds", 0), &mut ops, epoch_ms);
+        again(&mut root.branch("again", 0), &mut ops);
+        divided::widen(&mut root.branch("divided", 0), &mut ops, heal_ms);
     }
     ops.sort_by_key(|(at, ..)| *at);
     let mut plan = Plan {
@@ -111,6 +115,49 @@ fn drains(rng: &mut Rng, count: usize, heal_ms: u64) -> Vec<(u64, usize, Op)> {
         ops.push((heal_ms + 40_000, node, op));
     }
     ops
+}
+
+/// Some of the holds end by themselves, and now and then all jobs are held and let go at once.
+fn hold(rng: &mut Rng, ops: &mut Vec<(u64, usize, Op)>, epoch_ms: i64) {
+    let end = |rng: &mut Rng, at: u64| epoch_ms + (at + rng.range(0, 90_000)).cast_signed();
+    let mut more = Vec::new();
+    for (at, node, op) in ops.iter_mut() {
+        if let Op::Pause(id) = op {
+            if rng.permille(500) {
+                *op = Op::PauseUntil(id.clone(), end(rng, *at));
+            }
+            if rng.permille(250) {
+                let until_ms = rng.permille(500).then(|| end(rng, *at));
+                more.push((*at + rng.range(0, 20_000), *node, Op::PauseAll(until_ms)));
+                more.push((*at + rng.range(0, 60_000), *node, Op::ResumeAll));
+            }
+        }
+    }
+    ops.extend(more);
+}
+
+/// Where there is a run by hand, some runs that failed are repeated, and some of the past is run.
+fn again(rng: &mut Rng, ops: &mut Vec<(u64, usize, Op)>) {
+    let mut more = Vec::new();
+    for (at, node, op) in ops.iter() {
+        let Op::Trigger(id, _) = op else { continue };
+        let key = format!("again-{}", rng.range(0, 3));
+        if rng.permille(400) {
+            let at = *at + rng.range(0, 30_000);
+            more.push((at, *node, Op::Retry(id.clone(), key.clone())));
+        }
+        if rng.permille(300) {
+            let until = rng.range(0, 30_000);
+            let range = [until + rng.range(0, 15_000), until];
+            let op = Op::Backfill(id.clone(), range, key, rng.permille(500));
+            let at = *at + rng.range(0, 30_000);
+            more.push((at, *node, op.clone()));
+            if rng.permille(500) {
+                more.push((at + rng.range(0, 100), *node, op));
+            }
+        }
+    }
+    ops.extend(more);
 }
 
 const KINDS: u64 = 14;

@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod clock;
 pub mod coverage;
 pub mod crew;
+pub mod divided;
 pub mod executor;
 pub mod faults;
 pub mod fingerprint;

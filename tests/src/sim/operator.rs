@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual::control::{AllReport, BackfillWish, Control, ControlError, PauseWish, RunFilter};
 use punctual::job::run::RunState;
+use punctual::keys::part_of;
 use punctual_memory::MemoryBackend;
 
 use super::executor::Executor;
@@ -146,10 +147,15 @@ async fn perform(control: &Control, op: Op, now_ms: i64) -> Result<Option<String
             let page = control.runs(&filter, None, 50).await?;
             let open = page.items.iter().find(|run| !run.state.is_terminal());
             match open {
-                Some(run) => control
-                    .cancel_run(&run.run_id)
-                    .await
-                    .map(|run| Some(run.run_id)),
+                Some(run) => {
+                    // Of a run in parts, all of it as often as one of them.
+                    let run = match part_of(&run.run_id) {
+                        Some((whole, index)) if index % 2 == 0 => whole,
+                        _ => &run.run_id,
+                    };
+                    let cancelled = control.cancel_run(run).await;
+                    cancelled.map(|run| Some(run.run_id))
+                }
                 None => Ok(None),
             }
         }

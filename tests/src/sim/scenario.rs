@@ -7,6 +7,7 @@ use serde_json::json;
 use super::ablation::Ablations;
 use super::boots;
 use super::chaos;
+use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
 use super::overlaps;
 use super::rng::Rng;
@@ -95,8 +96,12 @@ pub const ALL: &[(&str, &str)] = &[
         "queues, replacements and limited jobs under triggers that race the fires",
     ),
     (
+        "divided",
+        "runs in parts on a network that repeats and delays, under leaders and workers that come and go",
+    ),
+    (
         "news",
-        "every second job tells what becomes of its runs, under leaders and workers that vanish",
+        "many jobs tell what becomes of their runs, under leaders and workers that vanish, one or all",
     ),
 ];
 
@@ -147,7 +152,13 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
                 node.slots = u32::try_from(rng.range(1, 9)).unwrap_or(4);
             }
         }
-        "news" => told::widen(&mut rng, &mut plan.ops),
+        "divided" => plan.ops = divided::jobs(&mut rng, HEAL_MS),
+        "news" => {
+            if rng.permille(300) {
+                plan.ops = divided::jobs(&mut rng, HEAL_MS);
+            }
+            told::widen(&mut rng, &mut plan.ops);
+        }
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -197,7 +208,10 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         let at = rng.range(10_000, HEAL_MS - 20_000);
         plan.faults.extend(faults(&mut rng, name, at));
     }
-    if matches!(name, "late-writes" | "triggers" | "long-windows" | "edits") {
+    if matches!(
+        name,
+        "late-writes" | "triggers" | "long-windows" | "edits" | "divided"
+    ) {
         plan.faults
             .extend((0..3).map(|node| (0, bad_network(node))));
     }
@@ -316,7 +330,13 @@ fn around_a_wrong_node(rng: &mut Rng) -> Vec<(u64, Fault)> {
 fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
     let node = rng.index(3);
     match name {
-        "news" => match rng.range(0, 3) {
+        "news" => match rng.range(0, 4) {
+            // Nobody decides anything for a while.
+            3 => {
+                let down_ms = rng.range(1_000, 25_000);
+                let all = (0..3).map(|node| (at, Fault::Crash { node, down_ms }));
+                all.collect()
+            }
             0 => vec![(
                 at,
                 Fault::CrashLeader {
@@ -378,7 +398,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
             vec![(at, link(node, at, rng.range(20_000, 50_000), cut))]
         }
         "edits" => vec![(at, Fault::RevokeLeader)],
-        "overlaps" => overlaps::faults(rng, at, HEAL_MS),
+        "overlaps" | "divided" => overlaps::faults(rng, at, HEAL_MS),
         "long-windows" => {
             let length = rng.range(20_000, 60_000);
             let back = (at + length).min(HEAL_MS);

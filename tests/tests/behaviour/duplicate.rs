@@ -95,24 +95,27 @@ fn u06_a_weekly_job_under_skew_and_lost_leaders() {
 /// none of the others has heard of that.
 #[test]
 fn u07_three_who_believe_that_they_lead() {
-    let mut plan = stage(3, "2026-03-01T00:00:00Z", MINUTE);
-    let jobs = (0..400).map(|n| cron(format!("job-{n}"), "30 0 0 * * *"));
-    plan.put_all(3_000, jobs.collect());
-    for (at, for_ms) in [(27_000, 3_002), (28_500, 1_502)] {
-        plan.fault(at, Fault::PauseLeader { for_ms });
-        plan.fault(at + 1, Fault::RevokeLeader);
+    let mut fenced = 0;
+    // Who of them is first to hear or to write is a matter of milliseconds.
+    for seed in 1..=8 {
+        let mut plan = stage(3, "2026-03-01T00:00:00Z", MINUTE);
+        plan.seed = seed;
+        let jobs = (0..400).map(|n| cron(format!("job-{n}"), "30 0 0 * * *"));
+        plan.put_all(3_000, jobs.collect());
+        for (at, for_ms) in [(27_000, 3_002), (28_500, 1_502)] {
+            plan.fault(at, Fault::PauseLeader { for_ms });
+            plan.fault(at + 1, Fault::RevokeLeader);
+        }
+        let seen = plan.play();
+        let before: Vec<usize> = seen.leads.iter().map(|lead| lead.1).collect();
+        assert_eq!(before.len(), 3, "{before:?}");
+        assert!(before[0] != before[1] && before[1] != before[2] && before[0] != before[2]);
+        fenced += seen.observed.fenced_writes;
+        let first = |n| seen.fires_s(&format!("job-{n}"));
+        assert!((0..400).all(|n| first(n) == [30]));
+        assert_eq!(seen.observed.effects.len(), 400);
     }
-    let seen = plan.play();
-    let before: Vec<usize> = seen.leads.iter().map(|lead| lead.1).collect();
-    assert_eq!(before.len(), 3, "{before:?}");
-    assert!(before[0] != before[1] && before[1] != before[2] && before[0] != before[2]);
-    assert!(
-        seen.observed.fenced_writes > 0,
-        "the others tried, and lost"
-    );
-    let first = |n| seen.fires_s(&format!("job-{n}"));
-    assert!((0..400).all(|n| first(n) == [30]));
-    assert_eq!(seen.observed.effects.len(), 400);
+    assert!(fenced > 0, "the others tried, and lost");
 }
 
 /// U11: a job of every second, and a lead that changes every seven.

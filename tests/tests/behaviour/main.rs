@@ -10,6 +10,7 @@
 mod by_hand;
 mod chain;
 mod clocks;
+mod divided;
 mod dst;
 mod duplicate;
 mod fencing;

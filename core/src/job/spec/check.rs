@@ -53,6 +53,8 @@ pub const MAX_CONCURRENCY: u32 = 1_000;
 /// The same with `overlap: queue` and `replace`, and the largest `queue_limit`: a fire names each
 /// unfinished run of such a job in its transaction.
 pub const MAX_SIBLINGS: u32 = 32;
+/// The largest `fan_out`.
+pub const MAX_FAN_OUT: u32 = 1_024;
 
 /// The deepest payload. Records that hold it must be readable again: the reader's own limit is 128.
 pub const MAX_PAYLOAD_DEPTH: usize = 64;
@@ -139,6 +141,7 @@ impl JobSpec {
         self.check_run(&mut errors);
         self.check_policies(&mut errors);
         self.check_overlap(&mut errors);
+        self.check_parts(&mut errors);
         self.check_notify(&mut errors);
         self.check_later(&mut errors);
         match schedule {
@@ -318,7 +321,10 @@ impl JobSpec {
                     .hint("leave it out for any number; `enabled: false` for none"),
             );
         }
-        if self.overlap == Overlap::Skip && self.concurrency.is_some_and(|n| n > 1) {
+        if self.overlap == Overlap::Skip
+            && self.concurrency.is_some_and(|n| n > 1)
+            && !self.is_in_parts()
+        {
             errors.push(
                 SpecError::new(
                     "concurrency",
@@ -337,6 +343,39 @@ impl JobSpec {
                     .hint("say `overlap: queue`, or leave it out"),
             ),
             _ => {}
+        }
+    }
+
+    /// Runs that are divided into parts.
+    fn check_parts(&self, errors: &mut Vec<SpecError>) {
+        if self
+            .fan_out
+            .is_some_and(|n| !(2..=MAX_FAN_OUT).contains(&n))
+        {
+            errors.push(
+                SpecError::new("fan_out", format!("must be 2 to {MAX_FAN_OUT}"))
+                    .hint("leave it out for a run that is not divided"),
+            );
+        }
+        if self.fan_out.is_some() && self.broadcast {
+            errors.push(
+                SpecError::new("broadcast", "contradicts `fan_out`")
+                    .hint("one part for each node, or so many parts for whoever is free"),
+            );
+        }
+        if self.is_in_parts() && matches!(self.overlap, Overlap::Queue | Overlap::Replace) {
+            let path = if self.broadcast {
+                "broadcast"
+            } else {
+                "fan_out"
+            };
+            errors.push(
+                SpecError::new(
+                    path,
+                    "a run in parts knows only `overlap: allow` and `overlap: skip`",
+                )
+                .hint("`concurrency` limits how many parts execute at once"),
+            );
         }
     }
 
@@ -369,15 +408,6 @@ impl JobSpec {
     /// Keys whose names are fixed but which this version does not have: a clear no beats a job
     /// that does something else than its file says.
     fn check_later(&self, errors: &mut Vec<SpecError>) {
-        if self.fan_out.is_some() {
-            errors.push(not_yet("fan_out", "define one job for each part"));
-        }
-        if self.broadcast {
-            errors.push(not_yet(
-                "broadcast",
-                "define one job with its own queue for each node",
-            ));
-        }
         if self.run.http.is_some() {
             errors.push(not_yet("run.http", "call the URL from a command"));
         }
@@ -462,6 +492,37 @@ mod tests {
             (Allow, None, Some(1), "queue_limit"),
         ] {
             assert_eq!(findings(overlap, concurrency, queue_limit), path);
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_about_parts_is_refused() {
+        let findings = |fan_out, broadcast, overlap, concurrency| {
+            let mut spec = JobSpec::handler("a", "h");
+            (spec.fan_out, spec.broadcast) = (fan_out, broadcast);
+            (spec.overlap, spec.concurrency) = (overlap, concurrency);
+            let found = spec.check(&Calendars::default(), 0).err();
+            let paths = found.into_iter().flatten().map(|finding| finding.path);
+            paths.collect::<Vec<_>>().join(" ")
+        };
+        use Overlap::{Allow, Queue, Replace, Skip};
+        for (fan_out, broadcast, overlap, concurrency) in [
+            (Some(2), false, Allow, None),
+            (Some(1_024), false, Skip, Some(5)),
+            (None, true, Skip, Some(2)),
+            (None, true, Allow, Some(1_000)),
+        ] {
+            assert_eq!(findings(fan_out, broadcast, overlap, concurrency), "");
+        }
+        for (fan_out, broadcast, overlap, path) in [
+            (Some(0), false, Allow, "fan_out"),
+            (Some(1), false, Allow, "fan_out"),
+            (Some(1_025), false, Allow, "fan_out"),
+            (Some(2), true, Allow, "broadcast"),
+            (Some(2), false, Queue, "fan_out"),
+            (None, true, Replace, "broadcast"),
+        ] {
+            assert_eq!(findings(fan_out, broadcast, overlap, None), path);
         }
     }
 

@@ -12,10 +12,12 @@ mod notify;
 
 pub(crate) use check::schedule_error;
 pub use check::{
-    MAX_AFTER, MAX_CONCURRENCY, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH, MAX_SIBLINGS,
-    SpecError, depth, is_valid_id, payload_finding,
+    MAX_AFTER, MAX_CONCURRENCY, MAX_FAN_OUT, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH,
+    MAX_SIBLINGS, SpecError, depth, is_valid_id, payload_finding,
 };
-pub use notify::{MAX_NOTIFY, MAX_URL_BYTES, NotifyEvent, NotifySpec, WebhookUrl, host_and_port};
+pub use notify::{
+    MAX_NOTIFY, MAX_URL_BYTES, NotifyEvent, NotifySpec, WebhookUrl, host_and_port, receiver_of,
+};
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,10 +82,10 @@ pub struct JobSpec {
     /// `overlap: queue` and `replace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Split one fire over so many runs.
+    /// Divide each run into so many parts, 2 to 1024, each a run of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<u32>,
-    /// Run on every node of the queue.
+    /// Divide each run into one part for each live node that can run it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub broadcast: bool,
     /// Also run whenever one of these jobs succeeds.
@@ -397,6 +399,12 @@ impl JobSpec {
             Overlap::Queue | Overlap::Replace => Some(1),
             Overlap::Allow | Overlap::Skip => None,
         })
+    }
+
+    /// Whether its runs are divided into parts.
+    #[must_use]
+    pub fn is_in_parts(&self) -> bool {
+        self.broadcast || self.fan_out.is_some()
     }
 
     /// How many runs of the job may be unfinished with `overlap: queue`: those that execute, and

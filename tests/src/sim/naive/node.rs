@@ -199,6 +199,8 @@ impl NaiveNode {
             job_id: id,
             run_id: name.clone(),
             attempt: 1,
+            shard: None,
+            shards: None,
             scheduled_at_ms: at_ms,
             fencing_token: FencingToken(0),
             payload: job.spec.payload.clone(),
