@@ -119,9 +119,9 @@ fn no_worker_takes_a_run_in_parts_nor_a_part_for_another_node() {
     assert!(whole.record.is_for("b") && !whole.record.is_for("a"));
 }
 
-fn ends(
-    states: &[Option<(RunState, Option<FailReason>, Option<i32>)>],
-) -> BTreeMap<u32, RunRecord> {
+type Last = Option<(RunState, Option<FailReason>, Option<i32>)>;
+
+fn ends(states: &[Last]) -> BTreeMap<u32, RunRecord> {
     let record = parent(&fan_out(2), 0).record;
     (0..)
         .zip(states)
