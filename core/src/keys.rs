@@ -22,6 +22,8 @@
 //!              after/{job}/{follower}            the follower runs after each success of the job
 //!              todo/{run}                        a success whose followers are still to be run
 //!              delay/{job}                       the last run of a job that runs some time after it
+//!              note/{run}/{attempt}/{event}/{i}  what the i-th receiver of the job is still to be told
+//!              trouble/{job}                     the last run of the job ended badly
 //! ```
 //!
 //! No id contains a `/`, so no prefix of one kind reaches into another. Numbers are padded, so
@@ -33,6 +35,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Key, Span};
+use crate::job::notes::NoteKey;
 
 /// The partition of a job. For ever fixed by the id and the number of partitions: FNV-1a, 64 bits
 /// (Fowler, Noll, Vo), modulo the number.
@@ -493,6 +496,38 @@ impl Keys {
     #[must_use]
     pub fn parse_delay(&self, key: &[u8]) -> Option<String> {
         self.rest(key, "delay/").map(str::to_owned)
+    }
+
+    /// What one receiver is still to be told.
+    #[must_use]
+    pub fn note(&self, at: &NoteKey) -> Key {
+        let (run, attempt, event, index) = (&at.run, at.attempt, &at.event, at.index);
+        self.key(format_args!("note/{run}/{attempt:04}/{event}/{index:02}"))
+    }
+
+    /// All that is still to be told.
+    #[must_use]
+    pub fn notes(&self) -> Span {
+        Span::prefix(self.key(format_args!("note/")))
+    }
+
+    /// What a key under `note/` is about.
+    #[must_use]
+    pub fn parse_note(&self, key: &[u8]) -> Option<NoteKey> {
+        let mut parts = self.rest(key, "note/")?.split('/');
+        let at = NoteKey {
+            run: part(parts.next()?)?,
+            attempt: number(parts.next()?, 4)?,
+            event: part(parts.next()?)?,
+            index: number(parts.next()?, 2)?,
+        };
+        parts.next().is_none().then_some(at)
+    }
+
+    /// That the last run of a job ended badly.
+    #[must_use]
+    pub fn trouble(&self, job: &str) -> Key {
+        self.key(format_args!("trouble/{job}"))
     }
 
     /// All wishes to end a run.

@@ -44,6 +44,15 @@ fn keys_are_read_back_as_written() {
     );
     assert!(!keys.followers_of("a").contains(&keys.follower("a.b", "c")));
     assert_eq!(keys.parse_todo(&keys.todo("x@1")), Some("x@1".into()));
+    let note = NoteKey {
+        run: "x@1".into(),
+        attempt: 12,
+        event: "late".into(),
+        index: 3,
+    };
+    assert_eq!(keys.parse_note(&keys.note(&note)), Some(note.clone()));
+    assert!(keys.notes().contains(&keys.note(&note)));
+    assert_eq!(keys.parse_note(&keys.trouble("x")), None);
     assert_eq!(keys.parse_delay(&keys.delay("x")), Some("x".into()));
     assert!(keys.lives_of("n").contains(&keys.node("n", "i")));
     assert!(!keys.lives_of("n").contains(&keys.node("n2", "i")));

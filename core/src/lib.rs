@@ -14,6 +14,7 @@ pub mod keys;
 pub mod leader;
 pub mod model;
 pub mod node;
+pub mod notify;
 pub mod plan;
 pub mod progress;
 pub mod recipe;

@@ -26,6 +26,7 @@ use crate::leader::outlook::Outlook;
 use crate::leader::overdue::Policy;
 use crate::leader::standby::{Candidate, stand_by};
 use crate::leader::{LeaderContext, lead};
+use crate::notify::Notifier;
 use crate::recipe::committer::Committer;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
@@ -130,6 +131,7 @@ pub struct Node {
     clock: Arc<FireClock>,
     executors: Arc<Executors>,
     spool: Option<Arc<dyn Spool>>,
+    notifier: Option<Arc<dyn Notifier>>,
     owner: Owner,
     config: NodeConfig,
 }
@@ -162,6 +164,7 @@ impl Node {
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
             spool: None,
+            notifier: None,
             owner,
             config,
         })
@@ -172,6 +175,14 @@ impl Node {
     #[must_use]
     pub fn with_spool(mut self, spool: Arc<dyn Spool>) -> Self {
         self.spool = Some(spool);
+        self
+    }
+
+    /// Tells people of runs through `notifier` while this node leads. Without one, what they are to be
+    /// told waits for a leader that has one, for a day.
+    #[must_use]
+    pub fn with_notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
+        self.notifier = Some(notifier);
         self
     }
 
@@ -350,6 +361,7 @@ impl Node {
             clock: self.clock.clone(),
             relist_ms: self.config.relist_ms,
             lost_grace_ms: self.config.lost_grace_ms,
+            notifier: self.notifier.clone(),
             takeover: Policy {
                 takeover_ms: self.config.overdue_takeover_ms,
                 max_skew_ms: self.config.max_skew_ms,

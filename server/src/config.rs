@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::cli::failure::{Failure, Outcome};
 use crate::etcd::{EtcdAt, Secret};
+use crate::notify::Pattern;
 
 /// Options of `serve`, as they stand on the command line, in the environment or in the file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -58,6 +59,18 @@ pub(crate) struct ServeArgs {
     /// A file with one more token that opens the API: the same on all nodes, it opens all of them.
     #[arg(long, env = "PUNCTUAL_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// Whom this node may call when a job says `notify`: [http://]HOST[:PORT], or *.DOMAIN;
+    /// repeatable [default: nobody]. The same on all nodes.
+    #[arg(
+        long,
+        env = "PUNCTUAL_NOTIFY_ALLOW",
+        value_name = "HOST[:PORT]",
+        value_delimiter = ','
+    )]
+    pub(crate) notify_allow: Option<Vec<String>>,
+    /// A file with the secret that signs what is sent to them [default: it is not signed].
+    #[arg(long, env = "PUNCTUAL_NOTIFY_SECRET_FILE", value_name = "FILE")]
+    pub(crate) notify_secret_file: Option<PathBuf>,
     /// How long a leader stays one without renewing.
     #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
     pub(crate) leader_ttl: Option<Millis>,
@@ -209,6 +222,8 @@ pub(crate) struct ServeConfig {
     pub(crate) data_dir: PathBuf,
     pub(crate) commands: Commands,
     pub(crate) log_format: LogFormat,
+    /// Whom it may call.
+    pub(crate) notify_allow: Vec<Pattern>,
     /// The rest as given; what is not given is the engine's default.
     pub(crate) args: ServeArgs,
 }
@@ -229,6 +244,8 @@ impl ServeArgs {
             jobs: self.jobs.or(other.jobs),
             commands: self.commands.or(other.commands),
             admin_token_file: self.admin_token_file.or(other.admin_token_file),
+            notify_allow: self.notify_allow.or(other.notify_allow),
+            notify_secret_file: self.notify_secret_file.or(other.notify_secret_file),
             leader_ttl: self.leader_ttl.or(other.leader_ttl),
             overdue_takeover: self.overdue_takeover.or(other.overdue_takeover),
             session_ttl: self.session_ttl.or(other.session_ttl),
@@ -308,7 +325,16 @@ impl ServeArgs {
         if args.slots == Some(0) {
             return Err(Failure::usage("--slots: at least 1"));
         }
+        let mut notify_allow = Vec::new();
+        for text in args.notify_allow.iter().flatten() {
+            let pattern = Pattern::parse(text).map_err(|why| {
+                Failure::usage(format!("--notify-allow {text}: {why}"))
+                    .hint("write HOST, HOST:PORT, *.DOMAIN, or http://HOST:PORT for one without encryption")
+            })?;
+            notify_allow.push(pattern);
+        }
         Ok(ServeConfig {
+            notify_allow,
             store,
             listen,
             data_dir,

@@ -42,6 +42,7 @@ pub(crate) fn demo(common: &Common, output: &Output, args: &DemoArgs) -> Outcome
         .tempdir()
         .map_err(|e| Failure::usage(format!("cannot make a temporary directory: {e}")))?;
     let config = ServeConfig {
+        notify_allow: Vec::new(),
         store: StoreAt::Sled(dir.path().to_owned()),
         listen: args
             .listen

@@ -3,6 +3,8 @@
 //! Each check is a pure function of what was found. A *problem* asks for somebody to act; a
 //! *notice* is worth knowing, and wrong for somebody who did not mean it.
 
+mod notify;
+
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,6 +16,7 @@ use punctual::control::{Control, ControlError, JobObject, NodeObject, StatusObje
 use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 
+use crate::notify::Webhooks;
 use crate::store::Opened;
 use crate::times::{now_ms, span};
 
@@ -84,6 +87,7 @@ pub(crate) async fn examine(
     control: &Control,
     store: &Opened,
     data_dir: &Path,
+    webhooks: &Webhooks,
 ) -> Report {
     let began = Instant::now();
     let status = control.status(store.info.version()).await;
@@ -98,6 +102,8 @@ pub(crate) async fn examine(
         checks.extend(drained(status));
         if let Ok(jobs) = all_jobs(control).await {
             checks.push(unserved(&jobs, &status.nodes));
+            let untold = control.untold().await;
+            checks.extend(notify::check(&jobs, webhooks, untold, now_ms()));
         }
         checks.push(undecided(status));
         checks.extend(partitions(status));

@@ -45,6 +45,11 @@ pub(crate) struct EtcdAt {
 }
 
 impl EtcdAt {
+    /// `HOST:PORT` of each member.
+    pub(crate) fn members(&self) -> &[String] {
+        &self.members
+    }
+
     /// Reads what follows the colon.
     pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, String> {
         let rest = rest

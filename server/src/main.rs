@@ -12,6 +12,7 @@ mod etcd;
 mod files;
 mod logs;
 mod metrics;
+mod notify;
 mod output;
 mod probe;
 mod serve;

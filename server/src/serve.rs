@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use punctual::control::{Control, ControlError};
+use punctual::control::ControlError;
 use punctual::job::spec::JobSpec;
 use tokio::task::JoinHandle;
 
@@ -82,7 +82,7 @@ fn greet(server: &Server, data_dir: &Path) {
 }
 
 async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcome {
-    let mut applying = start_apply(&server.control, file.jobs);
+    let mut applying = start_apply(&server, file.jobs);
     loop {
         tokio::select! {
             // By itself it ends only when it cannot go on.
@@ -99,7 +99,7 @@ async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcom
                 Told::Reload => match server.read_files_again() {
                     Ok(jobs) => {
                         applying.abort();
-                        applying = start_apply(&server.control, jobs);
+                        applying = start_apply(&server, jobs);
                     }
                     Err(failure) => {
                         tracing::error!("the job files stay as they were: {failure}");
@@ -111,13 +111,18 @@ async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcom
 }
 
 /// Brings the jobs into force beside everything else: the node must run for it.
-fn start_apply(control: &Control, jobs: Vec<JobSpec>) -> JoinHandle<()> {
-    let control = control.clone();
+fn start_apply(server: &Server, jobs: Vec<JobSpec>) -> JoinHandle<()> {
+    let control = server.control.clone();
+    let refused = server.webhooks.refused(&jobs);
     tokio::spawn(async move {
         if jobs.is_empty() {
             return;
         }
-        match apply_until_done(&control, &jobs).await {
+        let applied = match refused.is_empty() {
+            true => apply_until_done(&control, &jobs).await,
+            false => Err(ControlError::Invalid(refused)),
+        };
+        match applied {
             Ok(report) => tracing::info!(
                 created = report.created.len(),
                 updated = report.updated.len(),

@@ -11,6 +11,7 @@ use punctual::env::TokioEnv;
 use punctual::handler::{CommandExecutor, Executors};
 use punctual::job::spec::JobSpec;
 use punctual::node::{Node, NodeConfig};
+use punctual::notify::Notifier;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -21,6 +22,7 @@ use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
 use crate::metrics::{Metered, Metrics};
+use crate::notify::{Allowed, Webhooks, secret_of_file};
 use crate::spool::DirSpool;
 use crate::store;
 use punctual_server::jobfile::JobFile;
@@ -39,6 +41,7 @@ pub(crate) struct Server {
     /// Made at this start: to be shown once.
     pub(crate) new_token: Option<String>,
     commands: Arc<NodeCommands>,
+    pub(crate) webhooks: Arc<Webhooks>,
     data_dir: std::path::PathBuf,
     state_file: Option<std::path::PathBuf>,
     canceller: Canceller,
@@ -89,6 +92,12 @@ impl Server {
                 .with_files(config.args.jobs.clone().unwrap_or_default())
                 .counted_by(Arc::clone(&metrics)),
         );
+        let secret = config.args.notify_secret_file.as_deref();
+        let webhooks = Arc::new(Webhooks::new(
+            Allowed::new(config.notify_allow.clone(), &control_plane(config, address)),
+            secret.map(secret_of_file).transpose()?,
+            Arc::clone(&metrics),
+        ));
         let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
@@ -97,7 +106,8 @@ impl Server {
         let spool = DirSpool::open(data.spool())?;
         let node = Node::new(Arc::clone(&backend), Arc::clone(&env), executors, settings)
             .map_err(Failure::usage)?
-            .with_spool(Arc::new(spool));
+            .with_spool(Arc::new(spool))
+            .with_notifier(Arc::clone(&webhooks) as Arc<dyn Notifier>);
         let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (mut tokens, token, is_new) = data.tokens()?;
         tokens.extend(given_token);
@@ -114,6 +124,7 @@ impl Server {
             metrics,
             node: node_id.clone(),
             commands: Arc::clone(&commands),
+            webhooks: Arc::clone(&webhooks),
             body_time: BODY_TIME,
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -125,6 +136,7 @@ impl Server {
             store: opened.info.version(),
             new_token: is_new.then_some(token),
             commands,
+            webhooks,
             data_dir: config.data_dir.clone(),
             state_file,
             canceller,
@@ -211,6 +223,18 @@ pub(crate) async fn apply_until_done(
         tries += 1;
         tokio::time::sleep(RETRY).await;
     }
+}
+
+/// What no receiver may be, whoever allows it.
+fn control_plane(config: &ServeConfig, address: SocketAddr) -> Vec<String> {
+    let mut own = vec![address.to_string(), reachable(address).to_string()];
+    for host in ["127.0.0.1", "[::1]", "localhost"] {
+        own.push(format!("{host}:{}", address.port()));
+    }
+    if let StoreAt::Etcd(at) = &config.store {
+        own.extend_from_slice(at.members());
+    }
+    own
 }
 
 /// Where this machine reaches what listens on an address.

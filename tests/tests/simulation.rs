@@ -11,9 +11,9 @@ use punctual::backend::Event;
 use punctual::duration::Millis;
 use punctual::job::record::{ClockRecord, LeaderRecord, RunRecord, decode};
 use punctual::job::run::Owner;
-use punctual::job::spec::JobSpec;
+use punctual::job::spec::{JobSpec, NotifyEvent};
 use punctual::keys::Keys;
-use punctual_tests::check::{History, Violation, check, check_history};
+use punctual_tests::check::{History, Violation, check, check_history, notify};
 use punctual_tests::sim::ablation::{Ablation, Ablations};
 use punctual_tests::sim::campaign::{Campaign, Options, only};
 use punctual_tests::sim::coverage;
@@ -69,6 +69,7 @@ fn split_brain_scenarios_hold() {
         "overlaps",
         "divided",
         "checkpoints",
+        "news",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }
@@ -208,6 +209,11 @@ fn without_the_counter_in_fires_a_queue_runs_over() {
 fn without_the_proof_a_queue_skips_when_there_is_room() {
     let invariant = "overlap: queue skips only when it is full";
     caught("overlaps", Ablation::FullProof, 12, &[invariant]);
+}
+
+#[test]
+fn without_a_note_in_the_transaction_that_ends_a_run_nobody_is_told() {
+    caught("news", Ablation::Outbox, 6, &["whoever asked is told"]);
 }
 
 #[test]
@@ -487,4 +493,27 @@ fn the_replay_of_a_failure_shows_that_failure() {
     assert!(words.contains(&"--keep".to_owned()), "{words:?}");
     let replay = Options::parse(words.iter().cloned()).expect("a command line");
     assert_eq!(told(&replay), (violations, schedule, words));
+}
+
+/// Each kind of news was to be told, and some was told again: or the checker's silence says nothing.
+#[test]
+fn news_of_every_kind_are_told() {
+    let mut counts = std::collections::BTreeMap::new();
+    let mut again = 0;
+    for seed in 0..8 {
+        let observed = simulate(&plan("news", seed));
+        let history = History::new(&observed);
+        assert_eq!(check_history(&history), [], "seed {seed}");
+        for (event, count) in notify::count(&history) {
+            *counts.entry(event).or_insert(0) += count;
+        }
+        let told = observed.told.iter().map(|told| (&told.id, &told.webhook));
+        again += observed.told.len() - told.collect::<std::collections::BTreeSet<_>>().len();
+    }
+    let kinds = NotifyEvent::ALL.map(NotifyEvent::as_str);
+    for kind in kinds.into_iter().chain(["missed", "late in parts"]) {
+        let count = counts.get(kind).copied().unwrap_or(0);
+        assert!(count > 0, "{kind}: {counts:?}");
+    }
+    assert!(again > 0, "nothing was told twice");
 }

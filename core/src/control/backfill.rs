@@ -381,6 +381,8 @@ fn backfilled(
         run: slot.run_id.clone(),
         scheduled_ms: slot.at_ms,
         priority: PRIORITY,
+        // What is done after the fact cannot be late.
+        late_at_ms: None,
         concurrency: alone.then_some(1).or(record.concurrency),
         deadline_ms: record
             .deadline_ms

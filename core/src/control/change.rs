@@ -9,7 +9,7 @@ use crate::job::record::{
     Segment, SeqRecord, encode,
 };
 use crate::job::run::{RunState, SkipReason};
-use crate::job::spec::{JobSpec, SpecError, schedule_error};
+use crate::job::spec::{JobSpec, NotifyEvent, SpecError, schedule_error};
 use crate::job::{Definition, Definitions, Job};
 use crate::keys::{AttemptKey, Keys};
 use crate::leader::fire::pending;
@@ -321,6 +321,11 @@ pub fn put(
         before.unwrap_or_default(),
         &spec.after,
     );
+    let told = |spec: &JobSpec| spec.tells(NotifyEvent::Recovered);
+    if old.and_then(Job::definition).is_some_and(|d| told(&d.spec)) && !told(spec) {
+        // Nobody would take it away again.
+        change.ops.push(Write::delete(keys.trouble(id)).into());
+    }
     let outcome = if current.modified.is_some() {
         PutOutcome::Updated
     } else {
@@ -442,6 +447,7 @@ pub fn delete(keys: &Keys, heads: &Heads, job: &Job, now_ms: i64) -> Change {
         .push(Write::put(keys.gone(partition, &job.id), encode(&gone)).into());
     // The leader's next run requires what is deleted here.
     change.ops.push(Write::delete(keys.delay(&job.id)).into());
+    change.ops.push(Write::delete(keys.trouble(&job.id)).into());
     let after = job.definition().map(|d| &d.spec.after[..]);
     follow(&mut change, keys, &job.id, after.unwrap_or_default(), &[]);
     change.touched = (job.id.to_string(), None);
@@ -472,6 +478,7 @@ pub(super) fn skip_owed(
         ended_ms: Some(now_ms),
         stands_for: count,
         stands_from_ms: (count > 1).then_some(first_ms),
+        late_at_ms: None,
         ..pending(
             job,
             definition,

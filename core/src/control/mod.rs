@@ -12,7 +12,8 @@ mod drain;
 mod graph;
 pub mod hold;
 mod jobs;
-mod objects;
+mod news;
+pub(crate) mod objects;
 mod pause;
 mod progress;
 mod read;
@@ -32,6 +33,7 @@ use crate::env::SharedEnv;
 use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
 
+pub use news::Untold;
 pub use types::{
     AllReport, ApplyReport, BackfillObject, BackfillSlot, BackfillWish, CheckpointObject,
     ClockObject, ControlError, DamagedPartition, DrainObject, JobObject, JobState, NodeObject,

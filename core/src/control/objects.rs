@@ -67,7 +67,7 @@ pub(super) fn next_after(job: &Job, at_ms: i64) -> Option<i64> {
     first_undecided(job, &Position::end_of(at_ms))
 }
 
-pub(super) fn run_object(record: &RunRecord, late_result: Option<String>) -> RunObject {
+pub(crate) fn run_object(record: &RunRecord, late_result: Option<String>) -> RunObject {
     let reason = record
         .failed
         .map(|reason| reason.as_str())

@@ -371,6 +371,8 @@ impl Control {
             execution: None,
             error: Some("cancelled before it started".into()),
             spec: None,
+            uncertain: false,
+            late: false,
         };
         let event = RunEvent::Abandon(FailReason::Cancelled);
         finish::end(&self.keys, attempt, &event, &end)

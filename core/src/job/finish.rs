@@ -7,6 +7,7 @@ use crate::backend::{Entry, Key, Op, Requirement, Revision, Txn, Write};
 use crate::handler::{Execution, FencingToken};
 use crate::keys::{AttemptKey, Keys, part_of};
 
+use super::notes;
 use super::record::{RunRecord, SlotRecord, TodoRecord, decode, encode};
 use super::run::{
     Ending, FailReason, IllegalTransition, Owner, Phase, RunEvent, RunState, transition,
@@ -219,14 +220,20 @@ pub struct End<'a> {
     pub execution: Option<&'a Execution>,
     /// For people, when there was no execution.
     pub error: Option<String>,
-    /// The definition that the run follows; without it there is no retry.
+    /// The definition that the run follows; without it there is no retry, and nobody is told.
     pub spec: Option<&'a JobSpec>,
+    /// The code may still be at it, so this is as uncertain as a lost worker: another attempt
+    /// follows only where two of them do no harm.
+    pub uncertain: bool,
+    /// It is a run in parts of which none started in time, however early it was divided.
+    pub late: bool,
 }
 
 /// Ends an attempt: its record moves from `run/` to `done/`, and a retry, if the policy has one,
 /// is created in the same transaction (unless somebody wants the run ended, or the job is gone).
 /// Without one, what the run has said of itself goes with it.
-/// A success leaves a note for the leader when other jobs run after it.
+/// A success leaves a note for the leader when other jobs run after it, and whatever somebody wants to
+/// be told of leaves a note for each of them.
 ///
 /// # Errors
 /// [`IllegalTransition`] when the diagram has no such edge.
@@ -281,7 +288,9 @@ pub fn end(
         } = &attempt.key;
         Write::delete(keys.progress(*partition, job, run))
     });
-    match retry(&record, end) {
+    let next = retry(&record, end);
+    let retried = next.is_some();
+    match next {
         Some(next) => {
             let key = AttemptKey {
                 attempt: next.attempt,
@@ -320,12 +329,28 @@ pub fn end(
             otherwise: vec![Write::put(keys.todo(&record.run), encode(&todo))],
         });
     }
-    Ok(txn)
+    let told = notes::End {
+        retried,
+        late: end.late,
+    };
+    Ok(match end.spec {
+        // Whoever wants to know of a run in parts wants to know what became of the whole.
+        Some(spec) if !spec.notify.is_empty() && record.shard.is_none() => {
+            notes::at_end(keys, &attempt.key, &record, spec, told, txn)
+        }
+        _ => txn,
+    })
 }
 
 /// The attempt that follows one that ended as `ended`, if the policy has one.
 fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
-    let spec = end.spec?;
+    if ended.parts.is_some() {
+        // Its parts have been retried.
+        return None;
+    }
+    let spec = end
+        .spec
+        .filter(|spec| !end.uncertain || spec.on_lost == OnLost::Retry)?;
     let reason = ended.failed?;
     let attempt = ended.attempt + 1;
     let unstarted = ended.unstarted + u32::from(reason == FailReason::NotStarted);
@@ -356,6 +381,10 @@ fn retry(ended: &RunRecord, end: &End<'_>) -> Option<RunRecord> {
         failed: None,
         not_before_ms,
         deadline_ms: not_before_ms.saturating_add(spec.unclaimed_after.ms_i64()),
+        // A run is late once: this attempt stands for its first one only if nobody was told yet.
+        late_at_ms: ended
+            .late_at_ms
+            .filter(|_| reason == FailReason::NotStarted && !notes::is_late(ended, end.now_ms)),
         created_ms: end.now_ms,
         locked_ms: None,
         started_ms: None,

@@ -227,7 +227,7 @@ fn told(end: Option<&RunRecord>) -> String {
 }
 
 /// Ends a parent as its parts say. The verdict must come from what was read after the last attempt of
-/// a part had ended, with the wish to end the parent, if there is one.
+/// a part had ended, with the wish to end the parent, if there is one. So must what `end` knows.
 ///
 /// # Errors
 /// [`IllegalTransition`] when the attempt is no parent, or none of its parts is made.
@@ -235,15 +235,12 @@ pub fn derive(
     keys: &Keys,
     parent: &Attempt,
     verdict: Verdict,
-    now_ms: i64,
-    nonce: u64,
+    end: End<'_>,
 ) -> Result<Txn, IllegalTransition> {
     let key = &parent.key;
     let end = End {
-        now_ms,
-        nonce,
         error: verdict.error,
-        ..End::default()
+        ..end
     };
     let mut txn = finish::end(keys, parent, &RunEvent::Derive(verdict.ending), &end)?;
     if verdict.ending == Ending::Failed(FailReason::Error) {

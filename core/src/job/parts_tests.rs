@@ -211,13 +211,13 @@ fn the_end_requires_that_no_part_is_alive_and_no_wish_was_overlooked() {
         error: None,
     };
     let failed = verdict(Ending::Failed(FailReason::Error));
-    let txn = derive(&keys, &parent, failed, 20_000, 1).unwrap();
+    let txn = derive(&keys, &parent, failed, End::default()).unwrap();
     let alive = keys.parts_of(1, "j", "j@1");
     assert!(txn.require.contains(&Requirement::Empty(alive.clone())));
     let wish = Requirement::Absent(keys.cancel("j@1"));
     assert!(txn.require.contains(&wish));
     assert_eq!(limits::check_batch(&[], &[txn]), Ok(()));
-    let good = derive(&keys, &parent, verdict(Ending::Success), 20_000, 1).unwrap();
+    let good = derive(&keys, &parent, verdict(Ending::Success), End::default()).unwrap();
     assert!(good.require.contains(&Requirement::Empty(alive)));
     assert!(!good.require.contains(&wish), "all was done before");
 }

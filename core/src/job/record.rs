@@ -472,6 +472,9 @@ pub struct RunRecord {
     /// When the leader ends the attempt if it is still in this state: PENDING and unclaimed for too
     /// long, or RUNNING although its time and all grace is over.
     pub deadline_ms: i64,
+    /// When it is late if it has not started by then, if somebody wants to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_at_ms: Option<i64>,
     /// Where it stands.
     pub state: RunState,
     /// Who has or had it.

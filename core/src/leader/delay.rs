@@ -293,6 +293,7 @@ fn next(
         run: run_of_chain(&job.id, context.meta.epoch, waiting.modified.0),
         scheduled_ms: due_ms,
         not_before_ms,
+        late_at_ms: definition.spec.late_at_ms(not_before_ms),
         ..pending(
             job,
             definition,

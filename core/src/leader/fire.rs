@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::backend::{Op, Requirement, Seen, Txn, TxnOutcome, Write};
 use crate::control::types::RunKind;
+use crate::job::notes::missed;
 use crate::job::parts::Parts;
 use crate::job::record::{RunRecord, encode};
 use crate::job::run::{RunState, SkipReason};
@@ -179,6 +180,10 @@ impl Building<'_> {
         if let Decision::Skip { reason, .. } = decision {
             let record = skipped(job, definition, decision, *reason, self.now_ms);
             self.skip(id, &record);
+            let key = self.key(id, &record);
+            for note in missed(self.keys, &key, &record, &definition.spec) {
+                self.write(note);
+            }
             return;
         }
         let record = scheduled(job, definition, decision, self.now_ms);
@@ -323,12 +328,15 @@ fn scheduled(job: &Job, definition: &Definition, decision: &Decision, now_ms: i6
         } => (*count, *from_ms, *generation),
     };
     let at_ms = decision.at_ms();
-    let jitter_ms = definition.schedule.jitter_ms(&job.id, at_ms);
-    let not_before_ms = at_ms.saturating_add(i64::try_from(jitter_ms).unwrap_or(0));
+    let not_before_ms = ready_ms(definition, &job.id, at_ms);
     RunRecord {
         run: format!("{}@{}", job.id, compact(at_ms)),
         scheduled_ms: at_ms,
         not_before_ms,
+        // Of the instants that it stands for, the first one has waited longest.
+        late_at_ms: definition
+            .spec
+            .late_at_ms(ready_ms(definition, &job.id, from_ms)),
         stands_for,
         stands_from_ms: (stands_for > 1).then_some(from_ms),
         ..pending(
@@ -340,6 +348,12 @@ fn scheduled(job: &Job, definition: &Definition, decision: &Decision, now_ms: i6
             now_ms,
         )
     }
+}
+
+/// When a run of this instant may start.
+fn ready_ms(definition: &Definition, job: &str, at_ms: i64) -> i64 {
+    let jitter_ms = definition.schedule.jitter_ms(job, at_ms);
+    at_ms.saturating_add(i64::try_from(jitter_ms).unwrap_or(0))
 }
 
 /// The record of instants that do not run.
@@ -355,6 +369,7 @@ fn skipped(
         state: RunState::Skipped,
         skipped: Some(reason),
         ended_ms: Some(now_ms),
+        late_at_ms: None,
         ..scheduled(job, definition, decision, now_ms)
     }
 }
@@ -385,6 +400,7 @@ pub fn pending(
         concurrency: spec.execution_limit(),
         slot: None,
         deadline_ms: ready_ms.saturating_add(spec.unclaimed_after.ms_i64()),
+        late_at_ms: spec.late_at_ms(now_ms),
         state: RunState::Pending,
         owner: None,
         failed: None,

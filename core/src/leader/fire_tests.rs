@@ -11,7 +11,7 @@ use crate::job::record::{
     ChangesRecord, CursorRecord, JobRecord, Position, Segment, SeqRecord, Window,
 };
 use crate::job::run::FailReason;
-use crate::job::spec::{JobSpec, MAX_SIBLINGS};
+use crate::job::spec::{JobSpec, MAX_SIBLINGS, Misfire};
 use crate::plan::{DueIndex, Plan};
 use crate::schedule::{Calendars, Schedule};
 
@@ -319,4 +319,54 @@ fn siblings_that_cannot_be_read_are_told_to_go_too() {
     let cancel = keys().cancel("j@odd");
     let told = |op: &Op| matches!(op, Op::Write(Write::Put { key, .. }) if *key == cancel);
     assert!(fire.txn.ops.iter().any(told));
+}
+
+/// Instants that nobody decided in time are told by the request that decides them, also when nothing
+/// runs; a run is as late as the first instant that it stands for.
+#[test]
+fn what_is_decided_too_late_is_told_at_once() {
+    let mut partition = partition(&[Overlap::Allow]);
+    let job = partition.jobs.get_mut("j").unwrap();
+    let definition = Arc::make_mut(job.definitions.iter_mut().next().unwrap());
+    let spec = Arc::make_mut(&mut definition.spec);
+    spec.misfire = Misfire::Skip;
+    spec.notify = serde_json::from_value(serde_json::json!([
+        { "webhook": "https://a.org/", "on": ["late"], "late_after": "10s" },
+        { "webhook": "https://b.org/", "on": ["failed"] },
+    ]))
+    .unwrap();
+    let decisions = [
+        Decision::Skip {
+            from_ms: 1_000,
+            at_ms: 5_000,
+            count: 5,
+            reason: SkipReason::Misfire,
+            generation: 1,
+        },
+        Decision::Run {
+            at_ms: 9_000,
+            stands_for: 4,
+            from_ms: 6_000,
+            generation: 1,
+        },
+    ];
+    for (now_ms, told) in [(11_000, 0), (11_001, 1)] {
+        let plan = Plan {
+            decisions: decisions.iter().map(|d| ("j".into(), d.clone())).collect(),
+            ..plan(&[])
+        };
+        let fire = Fire::new(&keys(), &partition, plan, &known(0), now_ms);
+        let notes = limits::writes_of(std::slice::from_ref(&fire.txn))
+            .filter_map(|write| keys().parse_note(write.key()));
+        let skip = "j@19700101T000005Z";
+        let told_of: Vec<(String, u32)> = notes.map(|note| (note.run, note.attempt)).collect();
+        assert_eq!(told_of, vec![(skip.to_owned(), 0); told]);
+        let run = AttemptKey {
+            run: "j@19700101T000009Z".into(),
+            attempt: 1,
+            ..at(1)
+        };
+        let run = record(&fire, &keys().run(&run)).unwrap();
+        assert_eq!(run.late_at_ms, Some(16_000));
+    }
 }

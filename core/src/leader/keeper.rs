@@ -6,6 +6,7 @@
 //! * Runs in parts are divided, and ended when their parts have ended ([`super::parts`]).
 //! * Jobs that run after a success are run ([`super::chain`]), and those that run again some time
 //!   after their last run ([`super::delay`]).
+//! * Whoever asked for it is told of runs that failed, are late, and so on ([`super::notes`]).
 //! * History beyond its bounds is pruned ([`super::retain`]).
 //!
 //! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
@@ -24,7 +25,6 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, Phase, RunEvent, RunState, transition};
-use crate::job::spec::OnLost;
 use crate::keys::{AttemptKey, part_of};
 use crate::recipe::view::{View, ViewEvent, forward};
 
@@ -33,6 +33,7 @@ use super::authority::{Authority, Ruling};
 use super::chain::Chain;
 use super::crowd::Crowd;
 use super::delay::Delays;
+use super::notes::Notes;
 use super::parts::{Known, Parents, parts_alive};
 use super::retain::Retention;
 
@@ -57,6 +58,7 @@ enum Input {
     Cancels(ViewEvent),
     Todos(ViewEvent),
     Delays(ViewEvent),
+    Notes(ViewEvent),
     History(Notice),
 }
 
@@ -75,6 +77,7 @@ struct Keeper {
     /// Whether there is more to do than a tick may take.
     busy: bool,
     delays: Delays,
+    notes: Notes,
     retention: Retention,
     crowd: Crowd,
     parents: Parents,
@@ -89,6 +92,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
     let _todos = forward(view(context.keys.todos()), inputs.clone(), Input::Todos);
     let _delays = forward(view(context.keys.delays()), inputs.clone(), Input::Delays);
+    let _notes = forward(view(context.keys.notes()), inputs.clone(), Input::Notes);
     let _history = context
         .store
         .env()
@@ -110,6 +114,7 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
         chain: Chain::default(),
         busy: false,
         delays: Delays::default(),
+        notes: Notes::default(),
         parents: Parents::default(),
     };
     let mut tick_at = env.monotonic_ms();
@@ -202,6 +207,7 @@ impl Keeper {
             }
             Input::Todos(event) => self.chain.take(&self.context.keys, event),
             Input::Delays(event) => self.delays.take(&self.context, event),
+            Input::Notes(event) => self.notes.take(&self.context, event),
             Input::History(notice) => {
                 self.retention
                     .note(notice.partition, &notice.job, notice.records);
@@ -287,6 +293,9 @@ impl Keeper {
         let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
         self.delays
             .tick(&self.context, &self.authority, &alive)
+            .await?;
+        self.notes
+            .tick(&self.context, &self.authority, &self.runs)
             .await?;
         self.retention.tick(&self.context, &self.authority).await
     }
@@ -440,11 +449,7 @@ impl Keeper {
             if matches!(event, RunEvent::Recover) && attempt.record.state == RunState::Locked {
                 finish::give_back(keys, &attempt, event)
             } else {
-                // A wedged executor may still be at it, so this is as uncertain as a lost worker:
-                // no attempt follows unless the job allows two of them.
-                let definition = definition_of(&self.context, &attempt)
-                    .await?
-                    .filter(|d| *event != RunEvent::Overrun || d.spec.on_lost == OnLost::Retry);
+                let definition = definition_of(&self.context, &attempt).await?;
                 let end = End {
                     now_ms: clock.record_ms(),
                     nonce: store.env().random_u64(),
@@ -452,6 +457,8 @@ impl Keeper {
                     execution: None,
                     error: Some(explain(event, &attempt.record, owner)),
                     spec: definition.as_ref().map(|d| &*d.spec),
+                    uncertain: *event == RunEvent::Overrun,
+                    late: false,
                 };
                 finish::end(keys, &attempt, event, &end)
             };
@@ -507,7 +514,7 @@ fn explain(event: &RunEvent, record: &RunRecord, owner: &str) -> String {
 }
 
 /// The definition that a run follows.
-async fn definition_of(
+pub(super) async fn definition_of(
     context: &LeaderContext,
     attempt: &Attempt,
 ) -> BackendResult<Option<Definition>> {

@@ -11,6 +11,7 @@ pub mod crowd;
 pub mod delay;
 pub mod fire;
 pub mod keeper;
+pub mod notes;
 pub mod outlook;
 pub mod overdue;
 pub mod partition;
@@ -32,6 +33,7 @@ use crate::clock::{ClockState, FireClock};
 use crate::env::race;
 use crate::job::record::Meta;
 use crate::keys::Keys;
+use crate::notify::Notifier;
 use crate::plan::plan;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::Session;
@@ -57,6 +59,8 @@ pub struct LeaderContext {
     pub relist_ms: u64,
     /// How long a session must be gone before its runs are taken, in milliseconds.
     pub lost_grace_ms: u64,
+    /// Tells people, if this node can.
+    pub notifier: Option<Arc<dyn Notifier>>,
     /// When a standby deposes the leader.
     pub takeover: Policy,
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::{BackendResult, Revision, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
+use crate::job::notes::no_part_started;
 use crate::job::parts::{Parts, derive, expand, verdict};
 use crate::job::record::{DrainRecord, NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, IllegalTransition, Owner, Phase, RunEvent, RunState};
@@ -16,6 +17,7 @@ use crate::worker::share::Peer;
 
 use super::LeaderContext;
 use super::authority::{Authority, Ruling};
+use super::keeper::definition_of;
 
 /// The parents that have not ended, and the parts that only one node may take.
 #[derive(Debug, Default)]
@@ -231,8 +233,7 @@ async fn end(
     }
     let span = keys.done_parts_of(key.partition, &key.job, &key.run);
     let (ended, _) = store.list(&span, None).await?;
-    // In the order of the attempts, so that the last one of each part stays.
-    let last: BTreeMap<u32, RunRecord> = ended
+    let ended: Vec<(u32, RunRecord)> = ended
         .iter()
         .filter_map(|entry| {
             let key = keys.parse_attempt(&entry.key)?;
@@ -240,10 +241,18 @@ async fn end(
             Some((index, decode::<RunRecord>(&entry.value).ok()?))
         })
         .collect();
+    let late = no_part_started(&parent.record, ended.iter().map(|(_, record)| record));
+    // In the order of the attempts, so that the last one of each part stays.
+    let last: BTreeMap<u32, RunRecord> = ended.into_iter().collect();
     let verdict = verdict(parts, &last, cancelled);
     let error = verdict.error.clone();
-    let nonce = store.env().random_u64();
-    let planned = derive(keys, parent, verdict, context.clock.record_ms(), nonce);
+    let definition = definition_of(context, parent).await?;
+    let end = End {
+        late,
+        spec: definition.as_ref().map(|definition| &*definition.spec),
+        ..end_of(context)
+    };
+    let planned = derive(keys, parent, verdict, end);
     if let Some(txn) = legal(parent, planned)
         && commit(authority, txn).await?.is_some()
         && let Some(error) = error
@@ -261,12 +270,11 @@ async fn abandon(
     reason: FailReason,
     why: &str,
 ) -> BackendResult<()> {
+    let definition = definition_of(context, parent).await?;
     let end = End {
-        now_ms: context.clock.record_ms(),
-        nonce: context.store.env().random_u64(),
-        epoch: context.meta.epoch,
         error: Some(why.to_owned()),
-        ..End::default()
+        spec: definition.as_ref().map(|definition| &*definition.spec),
+        ..end_of(context)
     };
     let planned = finish::end(&context.keys, parent, &RunEvent::Abandon(reason), &end);
     if let Some(txn) = legal(parent, planned)
@@ -275,6 +283,16 @@ async fn abandon(
         tracing::warn!(run = parent.key.run, %reason, why, "run failed");
     }
     Ok(())
+}
+
+/// What is known of every end.
+fn end_of(context: &LeaderContext) -> End<'static> {
+    End {
+        now_ms: context.clock.record_ms(),
+        nonce: context.store.env().random_u64(),
+        epoch: context.meta.epoch,
+        ..End::default()
+    }
 }
 
 fn legal<T>(parent: &Attempt, planned: Result<T, IllegalTransition>) -> Option<T> {

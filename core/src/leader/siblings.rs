@@ -268,6 +268,7 @@ pub fn skipped(keys: &Keys, key: &AttemptKey, run: &RunRecord, reason: SkipReaso
         state: RunState::Skipped,
         skipped: Some(reason),
         ended_ms: Some(run.created_ms),
+        late_at_ms: None,
         ..run.clone()
     };
     let key = AttemptKey {

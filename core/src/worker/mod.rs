@@ -544,6 +544,8 @@ impl Worker {
             execution: None,
             error: Some("cancelled before it started".into()),
             spec: None,
+            uncertain: false,
+            late: false,
         };
         let event = RunEvent::Abandon(FailReason::Cancelled);
         if let Ok(txn) = finish::end(&self.context.keys, &attempt, &event, &end)

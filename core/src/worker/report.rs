@@ -17,7 +17,7 @@ use crate::handler::Execution;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{RunRecord, decode, encode};
 use crate::job::run::{IllegalTransition, Owner};
-use crate::job::spec::{JobSpec, OnLost};
+use crate::job::spec::JobSpec;
 use crate::keys::{AttemptKey, Keys};
 
 use super::WorkerContext;
@@ -49,6 +49,9 @@ pub struct Report {
     pub ended_ms: i64,
     /// The definition that a retry follows; without it there is none.
     pub spec: Option<JobSpec>,
+    /// Whether the code may still be at it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
     /// Tells this report from another's.
     pub nonce: u64,
 }
@@ -56,12 +59,9 @@ pub struct Report {
 impl Report {
     fn new(context: &WorkerContext, running: &Running, ended: &Ended) -> Self {
         let spec = &running.definition.spec;
-        let (execution, spec) = match ended {
-            Ended::Surely(execution) => (execution, Some(spec)),
-            Ended::Perhaps(execution) => (
-                execution,
-                Some(spec).filter(|spec| spec.on_lost == OnLost::Retry),
-            ),
+        let (execution, uncertain) = match ended {
+            Ended::Surely(execution) => (execution, false),
+            Ended::Perhaps(execution) => (execution, true),
         };
         Self {
             cluster_id: context.cluster_id.clone(),
@@ -72,7 +72,8 @@ impl Report {
             owner: running.owner.clone(),
             execution: execution.bounded(MAX_TEXT_BYTES),
             ended_ms: context.clock.record_ms(),
-            spec: spec.map(|spec| (**spec).clone()),
+            spec: Some((**spec).clone()),
+            uncertain,
             nonce: context.store.env().random_u64(),
         }
     }
@@ -100,6 +101,8 @@ impl Report {
             execution: Some(&self.execution),
             error: None,
             spec: self.spec.as_ref(),
+            uncertain: self.uncertain,
+            late: false,
         };
         let event = finish::finished(&self.owner, &self.execution);
         finish::end(keys, &attempt, &event, &end)

@@ -60,6 +60,8 @@ impl Worker {
             execution: Some(&execution),
             error: None,
             spec: definition.as_ref().map(|d| &*d.spec),
+            uncertain: false,
+            late: false,
         };
         let event = finish::finished(&self.context.owner, &execution);
         if let Ok(txn) = finish::end(&self.context.keys, attempt, &event, &end) {

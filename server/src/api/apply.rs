@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use punctual::control::ApplyReport;
+use punctual::control::{ApplyReport, ControlError};
 use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -84,6 +84,10 @@ pub(super) async fn apply(
         return Err(Problem::bad_request(
             "an empty file with `prune` would delete every job; delete jobs by their ids",
         ));
+    }
+    let refused = api.webhooks.refused(&specs);
+    if !refused.is_empty() {
+        return Err(ControlError::Invalid(refused).into());
     }
     let warnings = warnings(&api, &specs).await;
     if Flag::is_set(options.dry_run) {

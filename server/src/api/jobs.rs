@@ -55,6 +55,10 @@ pub(super) async fn put(
             punctual_server::jobfile::shorten(&spec.id, 63)
         )));
     }
+    let refused = api.webhooks.refused(std::slice::from_ref(&spec));
+    if !refused.is_empty() {
+        return Err(ControlError::Invalid(refused).into());
+    }
     let condition = put_condition(&headers)?;
     let put = api.control.put_job(spec, condition).await;
     let (outcome, job) = put.map_err(|error| conditional(error, condition.is_some()))?;

@@ -19,7 +19,8 @@ pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>,
 }
 
 pub(super) async fn doctor(State(api): State<Api>) -> Json<Report> {
-    Json(examine(&api.node, &api.control, &api.store, &api.data_dir).await)
+    let (control, webhooks) = (&api.control, &api.webhooks);
+    Json(examine(&api.node, control, &api.store, &api.data_dir, webhooks).await)
 }
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {

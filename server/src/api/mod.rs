@@ -38,6 +38,7 @@ use tokio::net::TcpListener;
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
 use crate::metrics::Metrics;
+use crate::notify::Webhooks;
 use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
@@ -69,6 +70,8 @@ pub(crate) struct Api {
     pub(crate) node: String,
     /// What this node runs, to warn of jobs that it would not.
     pub(crate) commands: Arc<NodeCommands>,
+    /// Whom this node may call.
+    pub(crate) webhooks: Arc<Webhooks>,
     /// How long the body of a request may take to arrive.
     pub(crate) body_time: Duration,
 }

@@ -22,11 +22,13 @@ pub(super) enum Kind {
     OneOf(&'static [&'static str]),
     TextList,
     TextMap,
-    /// A list of anything.
-    List,
+    /// A list of these words.
+    Words(&'static [&'static str]),
     /// A list of texts, or the name of a declared command.
     Command,
     Anything,
+    /// A list of groups.
+    Groups(&'static [Field]),
     Group(&'static [Field]),
 }
 
@@ -58,7 +60,7 @@ pub(super) const JOB: &[Field] = &[
     ("broadcast", Kind::Flag),
     ("after", Kind::TextList),
     ("history", Kind::Group(HISTORY)),
-    ("notify", Kind::List),
+    ("notify", Kind::Groups(NOTIFY)),
     ("labels", Kind::TextMap),
     ("enabled", Kind::Flag),
     ("unclaimed_after", Kind::Duration),
@@ -103,6 +105,12 @@ pub(super) const HISTORY: &[Field] = &[
     ("keep_failed", Kind::Count),
     ("keep_skipped", Kind::Count),
     ("keep_for", Kind::Duration),
+];
+
+pub(super) const NOTIFY: &[Field] = &[
+    ("webhook", Kind::Text),
+    ("on", Kind::Words(&["failed", "late", "recovered", "lost"])),
+    ("late_after", Kind::Duration),
 ];
 
 /// A mistake at a key of a job.
@@ -219,8 +227,47 @@ fn read_value(node: &Node, kind: Kind, path: &str, wrong: &mut Vec<Wrong>) -> Op
         }
         (Kind::TextList, _) => read_text_list(node, path, wrong),
         (Kind::TextMap, _) => read_text_map(node, path, wrong),
-        (Kind::List, Data::List(_)) => Some(node.to_json()),
-        (Kind::List, _) => fail(must_be("a list"), None),
+        (Kind::Groups(fields), Data::List(items)) => {
+            let groups = items.iter().enumerate().map(|(index, item)| {
+                let path = format!("{path}[{index}]");
+                let before = wrong.len();
+                let group = read_group(item, fields, &path, wrong);
+                let missing = ["webhook", "on"]
+                    .into_iter()
+                    .find(|name| before == wrong.len() && !group.contains_key(*name));
+                if let Some(name) = missing {
+                    wrong.push(Wrong {
+                        pos: item.pos,
+                        path,
+                        message: format!("`{name}` is missing"),
+                        hint: Some(
+                            "{ webhook: \"https://example.org/hook\", on: [failed] }".into(),
+                        ),
+                    });
+                }
+                Value::Object(group)
+            });
+            Some(Value::Array(groups.collect()))
+        }
+        (Kind::Groups(_), _) => fail(must_be("a list of groups of keys"), None),
+        (Kind::Words(allowed), Data::List(items)) => {
+            let words: Vec<Option<Value>> = items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    let path = format!("{path}[{index}]");
+                    read_value(item, Kind::OneOf(allowed), &path, wrong)
+                })
+                .collect();
+            words
+                .into_iter()
+                .collect::<Option<Vec<Value>>>()
+                .map(Value::Array)
+        }
+        (Kind::Words(allowed), _) => {
+            let words = join_names(allowed.iter().copied(), "or");
+            fail(must_be(&format!("a list of {words}")), None)
+        }
         (Kind::Command, Data::Text(_)) => Some(node.to_json()),
         (Kind::Command, Data::List(_)) => read_text_list(node, path, wrong),
         (Kind::Command, _) => fail(
@@ -370,6 +417,9 @@ mod tests {
         }
         let json = serde_json::json!({ "schedule": { "dst": { "?": 1 } } });
         assert_eq!(keys_of_serde(json), ["gap", "overlap"]);
+        let json = serde_json::json!({ "notify": [{ "?": 1 }] });
+        let ours: Vec<&str> = NOTIFY.iter().map(|(name, _)| *name).collect();
+        assert_eq!(keys_of_serde(json), ours);
     }
 
     /// The keys of the table, with those of its groups.

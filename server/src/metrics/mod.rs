@@ -20,6 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use punctual::control::{Control, StatusObject};
+use punctual::notify::Delivery;
 
 pub(crate) use metered::Metered;
 
@@ -70,6 +71,11 @@ struct ReasonLabel {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct StateLabel {
     state: &'static str,
 }
@@ -84,6 +90,7 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: Timings<OpLabel>,
     resyncs: Family<ReasonLabel, Counter>,
+    notifications: Family<OutcomeLabel, Counter>,
     jobs: Mutex<HashSet<String>>,
     cluster: tokio::sync::Mutex<Option<Look>>,
 }
@@ -132,6 +139,12 @@ impl Metrics {
             "Watches of this node that ended, after which it read anew what they watched",
             resyncs.clone(),
         );
+        let notifications = Family::default();
+        registry.register(
+            "scheduler_notifications",
+            "Messages of this node to those who asked to be told, by what came of them",
+            notifications.clone(),
+        );
         registry.register(
             "scheduler_build",
             "What runs here",
@@ -147,6 +160,7 @@ impl Metrics {
             requests,
             request_seconds,
             resyncs,
+            notifications,
             jobs: Mutex::default(),
             cluster: tokio::sync::Mutex::new(None),
         }
@@ -187,6 +201,18 @@ impl Metrics {
 
     fn resynced(&self, reason: &'static str) {
         self.resyncs.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// A message was sent, or not.
+    pub(crate) fn notified(&self, delivery: Delivery) {
+        let outcome = match delivery {
+            Delivery::Sent => "sent",
+            Delivery::Failed => "failed",
+            Delivery::GivenUp => "given_up",
+        };
+        self.notifications
+            .get_or_create(&OutcomeLabel { outcome })
+            .inc();
     }
 
     fn label(&self, job: &str) -> String {

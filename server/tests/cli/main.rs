@@ -9,6 +9,7 @@ mod http;
 mod import;
 mod metrics;
 mod node;
+mod notify;
 mod offline;
 mod overlap;
 mod progress;

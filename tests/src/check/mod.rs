@@ -12,6 +12,7 @@ pub mod exactly_once;
 pub mod history;
 pub mod liveness;
 pub mod lives;
+pub mod notify;
 pub mod operators;
 pub mod oracle;
 pub mod parts;
@@ -38,6 +39,7 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations.extend(changes::check(history));
     violations.extend(chain::check(history));
     violations.extend(delay::check(history));
+    violations.extend(notify::check(history));
     violations.extend(states::check(history));
     violations.extend(effects::check(history));
     violations.extend(authority::check(history));
@@ -49,6 +51,8 @@ pub fn check_history(history: &History<'_>) -> Vec<Violation> {
     violations
 }
 
+#[cfg(test)]
+mod notify_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]

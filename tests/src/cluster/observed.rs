@@ -52,6 +52,7 @@ pub fn observe(
         by_watch: true,
         log,
         effects,
+        told: vec![],
         asked: vec![],
         lives,
         counts: BTreeMap::new(),

@@ -63,11 +63,13 @@ pub enum Ablation {
     ParentRevision,
     /// Checkpoints are written without the revision of the run's record.
     CheckpointFence,
+    /// The end of a run leaves no note of what is to be told.
+    Outbox,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -93,6 +95,7 @@ impl Ablation {
         Self::FullProof,
         Self::ParentRevision,
         Self::CheckpointFence,
+        Self::Outbox,
     ];
 
     /// Its name on the command line.
@@ -124,6 +127,7 @@ impl Ablation {
             Self::FullProof => "full-proof",
             Self::ParentRevision => "parent-revision",
             Self::CheckpointFence => "checkpoint-fence",
+            Self::Outbox => "outbox",
         }
     }
 
@@ -206,10 +210,7 @@ impl Ablation {
             ops: txn
                 .ops
                 .iter()
-                .filter(|op| {
-                    let clock = |write: &Write| kind(write.key()).0 == "clock";
-                    !matches!(op, Op::Write(write) if self == Self::Clocks && clock(write))
-                })
+                .filter(|op| !matches!(op, Op::Write(write) if self.leaves_out(write, txn)))
                 .map(|op| match op {
                     Op::Write(write) => Op::Write(self.write(write)),
                     Op::Choose {
@@ -228,6 +229,16 @@ impl Ablation {
 }
 
 impl Ablation {
+    /// Whether this is not written at all.
+    fn leaves_out(self, write: &Write, txn: &Txn) -> bool {
+        let is = |write: &Write, what| kind(write.key()).0 == what;
+        match self {
+            Self::Clocks => is(write, "clock"),
+            Self::Outbox => is(write, "note") && writes(txn).any(|other| is(other, "done")),
+            _ => false,
+        }
+    }
+
     /// What is written.
     fn write(self, write: &Write) -> Write {
         let mut write = write.clone();

@@ -9,6 +9,7 @@ use super::overlaps;
 use super::rng::Rng;
 use super::saves;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
+use super::told;
 use super::workload;
 
 /// Time for everything to settle after the faults.
@@ -73,6 +74,7 @@ fn draw(seed: u64, scenario: &str) -> Plan {
     ops.extend(drains(&mut root.branch("drains", 0), count, heal_ms));
     if let Some(broad) = &broad {
         broad.widen(&mut ops, epoch_ms);
+        told::widen(&mut root.branch("notify", 0), &mut ops);
         overlaps::widen(&mut root.branch("overlaps", 0), &mut ops, count, heal_ms);
         hold(&mut root.branch("holds", 0), &mut ops, epoch_ms);
         again(&mut root.branch("again", 0), &mut ops);

@@ -66,6 +66,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
         by_watch,
         log,
         effects,
+        told,
         asked,
         lives,
         counts,
@@ -80,6 +81,7 @@ pub fn fingerprint(observed: &Observed) -> u64 {
     }
     by_watch.hash(&mut words);
     effects.hash(&mut words);
+    told.hash(&mut words);
     counts.hash(&mut words);
     polls.hash(&mut words);
     claim_conflicts.hash(&mut words);

@@ -24,6 +24,7 @@ pub mod scenario;
 pub mod schedule;
 pub mod spool;
 pub mod tap;
+pub mod told;
 pub mod wire;
 pub mod wire_watch;
 pub mod workload;

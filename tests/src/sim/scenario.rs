@@ -13,6 +13,7 @@ use super::overlaps;
 use super::rng::Rng;
 use super::saves;
 use super::schedule::{Fault, NodePlan, Op, Plan, Times};
+use super::told;
 use super::workload::{self, HANDLER};
 
 /// Every scenario, and what it tells.
@@ -103,6 +104,10 @@ pub const ALL: &[(&str, &str)] = &[
         "checkpoints",
         "runs that keep checkpoints on such a network, and workers that lose them to others",
     ),
+    (
+        "news",
+        "many jobs tell what becomes of their runs, under leaders and workers that vanish, one or all",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -154,6 +159,12 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         }
         "divided" => plan.ops = divided::jobs(&mut rng, HEAL_MS),
         "checkpoints" => plan.ops = saves::jobs(&mut rng, HEAL_MS),
+        "news" => {
+            if rng.permille(300) {
+                plan.ops = divided::jobs(&mut rng, HEAL_MS);
+            }
+            told::widen(&mut rng, &mut plan.ops);
+        }
         "slow-store" => slow_store(&mut rng, &mut plan),
         "boots-a-year-ahead" => {
             plan.nodes[1].offset_ms = 365 * 86_400_000;
@@ -325,6 +336,28 @@ fn around_a_wrong_node(rng: &mut Rng) -> Vec<(u64, Fault)> {
 fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
     let node = rng.index(3);
     match name {
+        "news" => match rng.range(0, 4) {
+            // Nobody decides anything for a while.
+            3 => {
+                let down_ms = rng.range(1_000, 25_000);
+                let all = (0..3).map(|node| (at, Fault::Crash { node, down_ms }));
+                all.collect()
+            }
+            0 => vec![(
+                at,
+                Fault::CrashLeader {
+                    down_ms: rng.range(100, 9_000),
+                },
+            )],
+            1 => vec![(
+                at,
+                Fault::Crash {
+                    node,
+                    down_ms: rng.range(100, 30_000),
+                },
+            )],
+            _ => vec![(at, Fault::RevokeNode { node })],
+        },
         "paused-leader" => vec![(
             at,
             Fault::PauseLeader {

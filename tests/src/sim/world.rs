@@ -30,6 +30,7 @@ use super::rng::Rng;
 use super::schedule::{Fault, Op, Plan};
 use super::spool::MemorySpool;
 use super::tap::{Logged, Tap};
+use super::told::{Inbox, Receivers, Told};
 use super::wire::{Counts, Wire};
 use super::wire_watch::SeenHeads;
 use super::workload::HANDLER;
@@ -66,6 +67,8 @@ pub struct Observed {
     pub log: Vec<Logged>,
     /// What the code did.
     pub effects: Vec<Effect>,
+    /// What receivers of events took.
+    pub told: Vec<Told>,
     /// What operators did.
     pub asked: Vec<Asked>,
     /// The lives of the nodes, by process.
@@ -127,6 +130,7 @@ struct World<'a> {
     fenced_writes: Arc<AtomicU64>,
     late: LateWrites,
     ledger: Ledger,
+    inbox: Inbox,
     desk: Desk,
     slots: Vec<Slot>,
     lives: Arc<Mutex<BTreeMap<Proc, Life>>>,
@@ -164,6 +168,7 @@ pub fn simulate(plan: &Plan) -> Observed {
         fenced_writes: Arc::default(),
         late: LateWrites::default(),
         ledger: Ledger::default(),
+        inbox: Inbox::default(),
         desk: Desk::default(),
         slots: Vec::new(),
         lives: Arc::default(),
@@ -376,6 +381,13 @@ impl World<'_> {
         work: Arc<Work>,
         stop: CancelToken,
     ) -> Born {
+        let receivers = Receivers {
+            executor: self.executor.clone(),
+            proc: work.proc,
+            inbox: self.inbox.clone(),
+            rng: Mutex::new(self.root.branch("receivers", u64::from(work.proc))),
+            calm_from_ms: self.plan.heal_ms / 2,
+        };
         let mut executors = Executors::default();
         if self.plan.nodes[index].has_handler {
             executors.handlers.insert(HANDLER.into(), work);
@@ -392,7 +404,8 @@ impl World<'_> {
         let config = self.plan.ablation.config(config);
         let node = Node::new(wire, env, executors, config)
             .expect("a valid configuration")
-            .with_spool(self.slots[index].spool.clone());
+            .with_spool(self.slots[index].spool.clone())
+            .with_notifier(Arc::new(receivers));
         Born {
             owner: node.owner().clone(),
             believed: node.clock(),
@@ -506,6 +519,7 @@ impl World<'_> {
             by_watch: false,
             log: self.tap.take(),
             effects: self.ledger.take(),
+            told: self.inbox.take(),
             asked: self.desk.take(),
             lives: std::mem::take(&mut self.lives.lock().unwrap()),
             counts: std::mem::take(&mut self.counts.lock().unwrap()),

@@ -142,6 +142,7 @@ impl JobSpec {
         self.check_policies(&mut errors);
         self.check_overlap(&mut errors);
         self.check_parts(&mut errors);
+        self.check_notify(&mut errors);
         self.check_later(&mut errors);
         match schedule {
             Some(schedule) if errors.is_empty() => Ok(schedule),
@@ -407,12 +408,6 @@ impl JobSpec {
     /// Keys whose names are fixed but which this version does not have: a clear no beats a job
     /// that does something else than its file says.
     fn check_later(&self, errors: &mut Vec<SpecError>) {
-        if !self.notify.is_empty() {
-            errors.push(not_yet(
-                "notify",
-                "watch `punctual run ls --state FAILED -o json`",
-            ));
-        }
         if self.run.http.is_some() {
             errors.push(not_yet("run.http", "call the URL from a command"));
         }

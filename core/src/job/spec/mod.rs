@@ -8,11 +8,15 @@ use crate::duration::Millis;
 use crate::schedule::ScheduleSpec;
 
 mod check;
+mod notify;
 
 pub(crate) use check::schedule_error;
 pub use check::{
     MAX_AFTER, MAX_CONCURRENCY, MAX_FAN_OUT, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH,
     MAX_SIBLINGS, SpecError, depth, is_valid_id, payload_finding,
+};
+pub use notify::{
+    MAX_NOTIFY, MAX_URL_BYTES, NotifyEvent, NotifySpec, WebhookUrl, host_and_port, receiver_of,
 };
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
@@ -92,7 +96,7 @@ pub struct JobSpec {
     pub history: HistorySpec,
     /// Who is told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notify: Vec<serde_json::Value>,
+    pub notify: Vec<NotifySpec>,
     /// For people and their tools.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

@@ -82,12 +82,18 @@ async fn start() -> Fixture {
     let (stop, shutdown) = Canceller::new();
     tokio::spawn(node.run(shutdown));
     let none = NodeCommands::new(Commands::Off, ".".into(), &JobFile::default());
+    let metrics = Arc::new(crate::metrics::Metrics::new());
     let api = Api {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
         store: opened,
         data_dir: ".".into(),
-        metrics: Arc::new(crate::metrics::Metrics::new()),
+        metrics: Arc::clone(&metrics),
+        webhooks: Arc::new(crate::notify::Webhooks::new(
+            crate::notify::Allowed::default(),
+            None,
+            metrics,
+        )),
         node: "node".into(),
         commands: Arc::new(none),
         body_time: BODY_TIME,

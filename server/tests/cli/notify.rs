@@ -1,0 +1,307 @@
+//! News of runs, to a real receiver: signed, again after a refusal and after a crash, under one name.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{Place, Running, wait_for};
+
+const SECRET: &[u8] = b"the secret of the test";
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+struct Request {
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Request {
+    fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+
+    fn id(&self) -> &str {
+        self.header("punctual-event-id")
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// Answers each request as told: a status, or nothing at all (`None`).
+struct Receiver {
+    port: u16,
+    got: Arc<Mutex<Vec<Request>>>,
+    answers: Arc<Mutex<Option<u16>>>,
+}
+
+impl Receiver {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let got: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let answers = Arc::new(Mutex::new(Some(500)));
+        let (inbox, mood) = (Arc::clone(&got), Arc::clone(&answers));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (inbox, mood) = (Arc::clone(&inbox), Arc::clone(&mood));
+                std::thread::spawn(move || serve(stream.unwrap(), &inbox, &mood));
+            }
+        });
+        Self { port, got, answers }
+    }
+
+    fn answers(&self, with: Option<u16>) {
+        *self.answers.lock().unwrap() = with;
+    }
+
+    fn got(&self, path: &str) -> Vec<Request> {
+        let got = self.got.lock().unwrap();
+        got.iter().filter(|r| r.path == path).cloned().collect()
+    }
+}
+
+fn serve(mut stream: TcpStream, inbox: &Mutex<Vec<Request>>, mood: &Mutex<Option<u16>>) {
+    let mut bytes = Vec::new();
+    let end = loop {
+        let mut some = [0; 4_096];
+        let n = stream.read(&mut some).unwrap_or(0);
+        if n == 0 {
+            return;
+        }
+        bytes.extend_from_slice(&some[..n]);
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end;
+        }
+    };
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let mut lines = head.lines();
+    let path = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length: usize = length.unwrap().1.parse().unwrap();
+    let mut body = bytes[end + 4..].to_vec();
+    while body.len() < length {
+        let mut some = [0; 4_096];
+        let n = stream.read(&mut some).unwrap();
+        assert!(n > 0);
+        body.extend_from_slice(&some[..n]);
+    }
+    inbox.lock().unwrap().push(Request {
+        path,
+        headers,
+        body,
+    });
+    let answer = *mood.lock().unwrap();
+    match answer {
+        Some(status) => {
+            let _ = write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n");
+        }
+        None => std::thread::sleep(Duration::from_secs(60)),
+    }
+}
+
+/// As a receiver would write it: HMAC-SHA-256 with a short key.
+fn signature(timestamp: &str, body: &[u8]) -> String {
+    let pad = |with: u8| {
+        let mut block = [with; 64];
+        for (byte, key) in block.iter_mut().zip(SECRET) {
+            *byte ^= key;
+        }
+        block
+    };
+    let text = [timestamp.as_bytes(), b".", body].concat();
+    let inner = Sha256::digest([&pad(0x36)[..], &text].concat());
+    let outer = Sha256::digest([&pad(0x5c)[..], &inner[..]].concat());
+    let hex: String = outer.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={hex}")
+}
+
+/// A node that may call these ports of this machine.
+fn node(place: &Place, log: &str, ports: &[u16]) -> Running {
+    let mut arguments = vec![
+        "serve",
+        "--store",
+        "sled:data",
+        "--listen",
+        "127.0.0.1:0",
+        "--jobs",
+        "jobs.yaml",
+        "--notify-secret-file",
+        "secret",
+    ];
+    let allow = ports.iter().map(|port| format!("http://127.0.0.1:{port}"));
+    let allow: Vec<String> = allow.collect();
+    for allow in &allow {
+        arguments.extend(["--notify-allow", allow.as_str()]);
+    }
+    let running = Running::start(place, log, &arguments);
+    wait_for("the jobs", || {
+        let jobs = place.run(&["job", "ls", "-o", "name"]);
+        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
+    });
+    running
+}
+
+#[test]
+fn news_arrive_signed_and_once_more_after_trouble() {
+    let place = Place::new();
+    let receiver = Receiver::new();
+    let port = receiver.port;
+    // Another one never answers, and holds nobody up.
+    let deaf = Receiver::new();
+    deaf.answers(None);
+    let good = place.path("good").display().to_string();
+    place.write("secret", [SECRET, b"\n"].concat());
+    place.write(
+        "jobs.yaml",
+        format!(
+            r#"
+jobs:
+  - id: shaky
+    run: {{ command: ["sh", "-c", "test -e {good}"] }}
+    notify:
+      - {{ webhook: "http://127.0.0.1:{port}/all", on: [failed, recovered] }}
+      - {{ webhook: "http://127.0.0.1:{port}/good", on: [recovered] }}
+      - {{ webhook: "http://127.0.0.1:{}/deaf", on: [failed] }}
+  - id: nobody
+    queue: none
+    run: {{ command: ["true"] }}
+    notify: [{{ webhook: "http://127.0.0.1:{port}/late", on: [late], late_after: 1s }}]
+"#,
+            deaf.port
+        ),
+    );
+    let ports = [port, deaf.port];
+    let mut first = node(&place, "log", &ports);
+    place.run(&["job", "trigger", "shaky"]).ok();
+    // Refused twice, then not answered while the node dies.
+    wait_for("two tries", || {
+        (receiver.got("/all").len() >= 2).then_some(())
+    });
+    wait_for("the try that hangs from the start", || {
+        deaf.got("/deaf").pop()
+    });
+    receiver.answers(None);
+    let tries = receiver.got("/all").len();
+    wait_for("a try that hangs", || {
+        (receiver.got("/all").len() > tries).then_some(())
+    });
+    first.signal(Signal::KILL);
+    first.wait();
+    receiver.answers(Some(204));
+    let before = receiver.got("/all").len();
+    let second = node(&place, "log2", &ports);
+    let told = wait_for("the news after the crash", || {
+        let got = receiver.got("/all");
+        (got.len() > before).then_some(got)
+    });
+    for copy in &told {
+        assert_eq!((copy.id(), &copy.body), (told[0].id(), &told[0].body));
+        let signed = signature(copy.header("punctual-timestamp"), &copy.body);
+        assert_eq!(copy.header("punctual-signature"), signed);
+        assert_eq!(copy.header("content-type"), "application/json");
+    }
+    let news = told[0].json();
+    assert_eq!(
+        (&news["event"], &news["job_id"]),
+        (&"failed".into(), &"shaky".into())
+    );
+    assert_eq!(news["id"], told[0].id());
+    assert_eq!(news["run"]["state"], "FAILED", "{news}");
+    assert_eq!(news["run"]["exit_code"], 1, "{news}");
+    assert!(receiver.got("/good").is_empty(), "nothing has recovered");
+
+    // Whoever waits in vain for a node is late.
+    place.run(&["job", "trigger", "nobody"]).ok();
+    let late = wait_for("the news of a late run", || receiver.got("/late").pop());
+    assert_eq!(late.json()["event"], "late");
+    assert_eq!(late.json()["run"]["state"], "PENDING");
+
+    // Once taken it is told no more, although the other receiver is asked again and again; then the job
+    // recovers, once.
+    let doctor = place.run(&["doctor", "-o", "json"]);
+    assert!(doctor.out.contains("2 jobs tell"), "{}", doctor.out);
+    let tries = deaf.got("/deaf").len();
+    wait_for("one more try that hangs", || {
+        (deaf.got("/deaf").len() > tries).then_some(())
+    });
+    assert_eq!(receiver.got("/all").len(), before + 1, "told again");
+    let ids = deaf.got("/deaf").into_iter().map(|r| r.id().to_owned());
+    let ids: std::collections::BTreeSet<String> = ids.collect();
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), [told[0].id()]);
+    let told = receiver.got("/all").len();
+    place.write("good", "");
+    let good = wait_for("the recovery", || {
+        place.run(&["job", "trigger", "shaky"]).ok();
+        std::thread::sleep(Duration::from_millis(500));
+        receiver.got("/good").pop()
+    });
+    let all = wait_for("the other receiver", || {
+        let got = receiver.got("/all");
+        (got.len() > told).then(|| got[got.len() - 1].clone())
+    });
+    assert_eq!(good.json()["event"], "recovered");
+    assert_eq!((good.id(), &good.body), (all.id(), &all.body));
+    place.run(&["job", "trigger", "shaky"]).ok();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(
+        receiver.got("/good").len(),
+        1,
+        "a second success is no news"
+    );
+    assert_eq!(receiver.got("/late").len(), 1, "late is told once");
+
+    // Logs say who does not answer, and neither secret: a path may be one, too.
+    let logs = [first.log(), second.log()].concat();
+    assert!(logs.contains("could not be told"), "{logs}");
+    for secret in [std::str::from_utf8(SECRET).unwrap(), "/all", "/deaf"] {
+        assert!(!logs.contains(secret), "{secret}: {logs}");
+    }
+}
+
+/// Q06: a job file alone cannot make the server call anybody.
+#[test]
+fn a_receiver_that_nobody_allowed_is_refused() {
+    let place = Place::new();
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: a\n    run: { command: [\"true\"] }\n",
+    );
+    let receiver = Receiver::new();
+    place.write("secret", SECRET);
+    let _node = node(&place, "log", &[9]);
+    for url in [
+        format!("http://127.0.0.1:{}/x", receiver.port),
+        "http://169.254.169.254/latest/meta-data".to_owned(),
+        "https://example.org/".to_owned(),
+    ] {
+        let text = format!(
+            "jobs:\n  - id: a\n    run: {{ command: [\"true\"] }}\n    \
+             notify: [{{ webhook: \"{url}\", on: [failed] }}]\n"
+        );
+        place.write("other.yaml", text);
+        place
+            .run(&["apply", "-f", "other.yaml"])
+            .fails(2, "--notify-allow");
+    }
+    place.write("wrong.yaml", "jobs:\n  - id: a\n    run: { command: [\"true\"] }\n    notify: [{ webhook: \"https://a.org/\", on: [faild] }]\n");
+    let checked = place.run(&["check", "wrong.yaml"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(
+        checked.out.contains("did you mean `failed`?"),
+        "{checked:?}"
+    );
+    assert!(receiver.got("/x").is_empty());
+}
