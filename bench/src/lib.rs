@@ -1,5 +1,7 @@
 //! What the benchmarks of next-fire share: the expressions, and one way to ask three libraries.
 
+pub mod callgrind;
+
 use std::str::FromStr;
 
 use chrono::{DateTime, Utc};

@@ -19,12 +19,14 @@ const MINUTE: i64 = 60_000;
 
 fn definition(spec: JobSpec) -> Arc<Definition> {
     let schedule = Schedule::compile(&spec.schedule, 0, &Calendars::default()).unwrap();
-    Arc::new(Definition { spec, schedule })
+    Arc::new(Definition {
+        spec: Arc::new(spec),
+        schedule,
+    })
 }
 
 fn job_of(id: &str, segments: Vec<Segment>, specs: Vec<JobSpec>) -> Job {
-    let definitions: BTreeMap<u64, Arc<Definition>> =
-        (1..).zip(specs.into_iter().map(definition)).collect();
+    let definitions = (1..).zip(specs.into_iter().map(definition)).collect();
     Job {
         id: id.into(),
         uid: Revision(1),
@@ -291,7 +293,7 @@ proptest! {
         let (from, until) = (from * MINUTE, (from + length) * MINUTE);
         let (window, position) = window(from, until);
         let all = decisions(&job, window, &position, 100_000);
-        let schedule = &job.definitions[&1].schedule;
+        let schedule = &job.definitions.get(1).unwrap().schedule;
         let covers = |decision: &Decision, at: i64| match decision {
             Decision::Run { at_ms, .. } => *at_ms == at,
             Decision::Skip { from_ms, at_ms, .. } => (*from_ms..=*at_ms).contains(&at),

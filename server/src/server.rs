@@ -78,6 +78,7 @@ impl Server {
         let backend: Arc<dyn CoordinationBackend> = Arc::new(Metered::new(
             Arc::clone(&opened.backend),
             Arc::clone(&metrics),
+            &settings.namespace,
         ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener

@@ -253,7 +253,7 @@ fn strays_that_nobody_gives_back_are_stuck() {
 #[test]
 fn a_view_with_a_hole_fires_what_is_held() {
     let invariants = ["nothing is created after a pause or delete", "no phantom"];
-    caught("edits", Ablation::CompleteView, 10, &invariants);
+    caught("edits", Ablation::CompleteView, 30, &invariants);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::job::record::{
 };
 use crate::job::run::{RunState, SkipReason};
 use crate::job::spec::{JobSpec, NotifyEvent, SpecError, schedule_error};
-use crate::job::{Definition, Job};
+use crate::job::{Definition, Definitions, Job};
 use crate::keys::{AttemptKey, Keys};
 use crate::leader::fire::pending;
 use crate::plan::{first_undecided, owed};
@@ -183,7 +183,7 @@ pub fn put(
     let old = current.job.as_ref();
     if old
         .and_then(Job::definition)
-        .is_some_and(|d| d.spec == *spec)
+        .is_some_and(|d| *d.spec == *spec)
     {
         return Ok((PutOutcome::Unchanged, None));
     }
@@ -202,7 +202,7 @@ pub fn put(
         .map_err(|error| invalid(id, vec![schedule_error(&error)]))?;
     let schedule_kind = schedule.kind();
     let hold = record.and_then(|record| record.paused_at(from_ms));
-    let standing = |paused: &Option<Paused>| paused.clone().filter(|p| p.holds(from_ms));
+    let standing = |paused: &Option<Box<Paused>>| paused.clone().filter(|p| p.holds(from_ms));
     // What is written must be readable again, or the job would fall silent.
     if let Err(error) = Definition::decode(&encode(spec), created_ms) {
         let unreadable = SpecError::new("", format!("this definition cannot be stored: {error}"));
@@ -273,10 +273,10 @@ pub fn put(
             uid: old.map_or(Revision(0), |job| job.uid),
             modified: Revision(0),
             record: next,
-            definitions: std::collections::BTreeMap::new(),
+            definitions: Definitions::default(),
         };
         let definition = Definition {
-            spec: spec.clone(),
+            spec: std::sync::Arc::new(spec.clone()),
             schedule,
         };
         let run = RunRecord {

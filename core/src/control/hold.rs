@@ -66,6 +66,7 @@ pub fn pause(
             ..wish.clone()
         },
     };
+    let hold = Box::new(hold);
     let (paused, paused_all) = match scope {
         Scope::Job => (Some(hold), record.paused_all.clone()),
         Scope::All => (record.paused.clone(), Some(hold)),
@@ -106,12 +107,12 @@ fn with_holds(
     keys: &Keys,
     heads: &Heads,
     job: &Job,
-    paused: Option<Paused>,
-    paused_all: Option<Paused>,
+    paused: Option<Box<Paused>>,
+    paused_all: Option<Box<Paused>>,
     from_ms: i64,
     now_ms: i64,
 ) -> Result<Change, ControlError> {
-    let standing = |paused: Option<Paused>| paused.filter(|paused| paused.holds(from_ms));
+    let standing = |paused: Option<Box<Paused>>| paused.filter(|paused| paused.holds(from_ms));
     let mut next = JobRecord {
         version: job.record.version + 1,
         updated_ms: now_ms,

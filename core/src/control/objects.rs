@@ -43,7 +43,7 @@ pub(super) fn job_object(
         .map(|o| o.at_ms)
         .filter(|at| *at >= record.created_ms);
     Some(JobObject {
-        spec: definition.spec.clone(),
+        spec: (*definition.spec).clone(),
         generation: record.generation,
         revision: job.modified.0,
         state,
@@ -52,7 +52,7 @@ pub(super) fn job_object(
             until: paused.until_ms.map(rfc3339_ms),
             by: paused.by.clone(),
             reason: paused.reason.clone(),
-            all: Some(paused) == record.paused_all.as_ref(),
+            all: Some(paused) == record.paused_all.as_deref(),
         }),
         created_at: rfc3339_ms(record.created_ms),
         updated_at: rfc3339_ms(record.updated_ms),
@@ -103,5 +103,6 @@ pub(crate) fn run_object(record: &RunRecord, late_result: Option<String>) -> Run
         trace_id: record.trace_id(),
         late_result,
         triggered_by: record.cause.as_ref().map(|cause| cause.run.clone()),
+        generation: record.generation,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Entry, Revision, Span};
 use crate::job::record::{ChangesRecord, CursorRecord, GoneRecord, JobRecord, decode};
-use crate::job::{Definition, Job};
+use crate::job::{Definition, Definitions, Job};
 use crate::keys::Keys;
 use crate::recipe::retry::Store;
 
@@ -81,7 +81,7 @@ pub(super) async fn read_job(
     let Ok(record) = decode::<JobRecord>(&entry.value) else {
         return Ok(None);
     };
-    let mut definitions = BTreeMap::new();
+    let mut definitions = Definitions::default();
     for generation in record.segments.iter().map(|segment| segment.generation) {
         let definition = store.get(&keys.def(partition, id, generation)).await?;
         if let Some(definition) =
@@ -93,12 +93,7 @@ pub(super) async fn read_job(
     Ok(Some(assemble(id, entry, record, definitions)))
 }
 
-fn assemble(
-    id: &str,
-    entry: &Entry,
-    record: JobRecord,
-    definitions: BTreeMap<u64, Arc<Definition>>,
-) -> Job {
+fn assemble(id: &str, entry: &Entry, record: JobRecord, definitions: Definitions) -> Job {
     Job {
         id: id.into(),
         uid: entry.created,

@@ -61,6 +61,9 @@ pub struct RunObject {
     /// The run whose success this run follows (`after`).
     #[serde(default)]
     pub triggered_by: Option<String>,
+    /// The version of the job's definition that it follows.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 /// Where a run came from.

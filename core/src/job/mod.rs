@@ -4,11 +4,11 @@ pub mod finish;
 pub mod notes;
 pub mod parts;
 mod plain;
+pub mod pool;
 pub mod record;
 pub mod run;
 pub mod spec;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::Revision;
@@ -21,7 +21,7 @@ use spec::JobSpec;
 #[derive(Clone, Debug)]
 pub struct Definition {
     /// What the file said.
-    pub spec: JobSpec,
+    pub spec: Arc<JobSpec>,
     /// When it fires.
     pub schedule: Schedule,
 }
@@ -35,7 +35,10 @@ impl Definition {
         let spec: JobSpec = record::decode(bytes)?;
         let schedule = Schedule::compile(&spec.schedule, created_ms, &Calendars::default())
             .map_err(|e| DecodeError::new(format!("schedule.{}: {}", e.field, e.message)))?;
-        Ok(Self { spec, schedule })
+        Ok(Self {
+            spec: Arc::new(spec),
+            schedule,
+        })
     }
 
     /// How much later than its instant a run may start, so that jobs do not start all at once.
@@ -57,13 +60,43 @@ pub struct Job {
     /// Its record.
     pub record: JobRecord,
     /// The definitions that its segments name.
-    pub definitions: BTreeMap<u64, Arc<Definition>>,
+    pub definitions: Definitions,
+}
+
+/// Definitions by generation. Nearly every job has one, so this is a list and no tree.
+#[derive(Clone, Debug, Default)]
+pub struct Definitions(Vec<(u64, Arc<Definition>)>);
+
+impl Definitions {
+    /// That of a generation.
+    #[must_use]
+    pub fn get(&self, generation: u64) -> Option<&Arc<Definition>> {
+        let found = self.0.iter().find(|(known, _)| *known == generation);
+        found.map(|(_, definition)| definition)
+    }
+
+    /// Adds one of another generation.
+    pub fn insert(&mut self, generation: u64, definition: Arc<Definition>) {
+        self.0.reserve_exact(1);
+        self.0.push((generation, definition));
+    }
+
+    /// All of them, to be replaced.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Arc<Definition>> {
+        self.0.iter_mut().map(|(_, definition)| definition)
+    }
+}
+
+impl FromIterator<(u64, Arc<Definition>)> for Definitions {
+    fn from_iter<T: IntoIterator<Item = (u64, Arc<Definition>)>>(all: T) -> Self {
+        Self(all.into_iter().collect())
+    }
 }
 
 impl Job {
     /// The definition in force, if it could be decoded.
     #[must_use]
     pub fn definition(&self) -> Option<&Arc<Definition>> {
-        self.definitions.get(&self.record.generation)
+        self.definitions.get(self.record.generation)
     }
 }

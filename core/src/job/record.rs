@@ -133,10 +133,10 @@ pub struct JobRecord {
     /// An operator's hold on this job. One with an end stays here when that has passed, until the
     /// next change: ask [`JobRecord::paused_at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Paused>,
+    pub paused: Option<Box<Paused>>,
     /// An operator's hold on all jobs. Apart from the one above, so that each ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused_all: Option<Paused>,
+    pub paused_all: Option<Box<Paused>>,
     /// The values of `at` that are taken care of: their run was created by the change that brought
     /// them, or their instant lay ahead of it. Each fires once, however the job is edited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -171,7 +171,7 @@ impl JobRecord {
     /// The hold that keeps the job at `at_ms`; of two, the one that ends last.
     #[must_use]
     pub fn paused_at(&self, at_ms: i64) -> Option<&Paused> {
-        let all = [self.paused.as_ref(), self.paused_all.as_ref()];
+        let all = [self.paused.as_deref(), self.paused_all.as_deref()];
         all.into_iter()
             .flatten()
             .filter(|paused| paused.holds(at_ms))

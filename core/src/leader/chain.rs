@@ -17,7 +17,7 @@ use crate::backend::{
 use crate::control::types::RunKind;
 use crate::job::record::{Cause, JobRecord, RunRecord, TodoRecord, decode, encode};
 use crate::job::run::{FailReason, RunState, SkipReason};
-use crate::job::{Definition, Job};
+use crate::job::{Definition, Definitions, Job};
 use crate::keys::{AttemptKey, Keys, fnv1a, partition_of};
 use crate::recipe::view::ViewEvent;
 
@@ -277,7 +277,7 @@ pub(super) async fn read(
         id: id.into(),
         uid: entry.created,
         modified: entry.modified,
-        definitions: BTreeMap::from([(record.generation, definition.clone())]),
+        definitions: Definitions::from_iter([(record.generation, definition.clone())]),
         record,
     };
     let siblings = Siblings::of(store, keys, &definition.spec, partition, seq).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::{Entry, Revision, limits};
+use crate::job::Definitions;
 use crate::job::finish::Attempt;
 use crate::job::record::{
     ChangesRecord, CursorRecord, JobRecord, Position, Segment, SeqRecord, Window,
@@ -25,7 +26,13 @@ fn partition(overlaps: &[Overlap]) -> Partition {
         let mut spec = JobSpec::handler("j", "h").cron("* * * * * *");
         spec.overlap = *overlap;
         let schedule = Schedule::compile(&spec.schedule, 0, &Calendars::default()).unwrap();
-        (generation, Arc::new(Definition { spec, schedule }))
+        (
+            generation,
+            Arc::new(Definition {
+                spec: Arc::new(spec),
+                schedule,
+            }),
+        )
     });
     let segment = Segment {
         from_ms: 0,
@@ -199,7 +206,13 @@ fn the_largest_replacement_and_the_largest_proof_fit_into_a_request() {
     (spec.concurrency, spec.queue_limit) = (Some(MAX_SIBLINGS), Some(MAX_SIBLINGS));
     let schedule = Schedule::compile(&spec.schedule, 0, &Calendars::default()).unwrap();
     let job = partition.jobs.get_mut("j").unwrap();
-    job.definitions = BTreeMap::from([(1, Arc::new(Definition { spec, schedule }))]);
+    job.definitions = Definitions::from_iter([(
+        1,
+        Arc::new(Definition {
+            spec: Arc::new(spec),
+            schedule,
+        }),
+    )]);
     let known = known(2 * MAX_SIBLINGS);
     let fire = Fire::new(&keys(), &partition, plan(&[1]), &known, 99_000);
     assert!(record(&fire, &keys().done(&at(0))).is_some());
@@ -293,9 +306,10 @@ fn siblings_that_cannot_be_read_are_told_to_go_too() {
 fn what_is_decided_too_late_is_told_at_once() {
     let mut partition = partition(&[Overlap::Allow]);
     let job = partition.jobs.get_mut("j").unwrap();
-    let definition = Arc::make_mut(job.definitions.get_mut(&1).unwrap());
-    definition.spec.misfire = Misfire::Skip;
-    definition.spec.notify = serde_json::from_value(serde_json::json!([
+    let definition = Arc::make_mut(job.definitions.iter_mut().next().unwrap());
+    let spec = Arc::make_mut(&mut definition.spec);
+    spec.misfire = Misfire::Skip;
+    spec.notify = serde_json::from_value(serde_json::json!([
         { "webhook": "https://a.org/", "on": ["late"], "late_after": "10s" },
         { "webhook": "https://b.org/", "on": ["failed"] },
     ]))

@@ -456,7 +456,7 @@ impl Keeper {
                     epoch: meta.epoch,
                     execution: None,
                     error: Some(explain(event, &attempt.record, owner)),
-                    spec: definition.as_ref().map(|d| &d.spec),
+                    spec: definition.as_ref().map(|d| &*d.spec),
                     uncertain: *event == RunEvent::Overrun,
                     late: false,
                 };

@@ -20,9 +20,12 @@ pub mod retain;
 pub mod siblings;
 pub mod standby;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use crate::backend::{BackendError, BackendResult, Revision, limits};
@@ -64,6 +67,10 @@ pub struct LeaderContext {
 
 /// So many partitions share a request.
 const PARTITIONS_A_REQUEST: usize = 16;
+/// With so many decisions a request is large enough: further partitions go into the next one.
+const DECISIONS_A_REQUEST: usize = 700;
+/// So many requests are on their way at once: one is answered while the next is planned.
+const REQUESTS_IN_FLIGHT: usize = 2;
 /// Sleeping is a hint: the loop looks at the clock at least so often.
 const TICK_MS: i64 = 500;
 /// How often a leader looks whether its clock still follows.
@@ -153,18 +160,36 @@ enum Fired {
     Deposed,
 }
 
-/// Decides everything that is due, batch by batch, without a pause between.
+/// Decides everything that is due, batch by batch, without a pause between. While one request is on
+/// its way, the next one is planned for other partitions: a partition has one plan at a time.
 async fn fire_due(
     context: &LeaderContext,
     authority: &Authority,
     notices: &mpsc::Sender<keeper::Notice>,
     partitions: &mut [Partition],
 ) -> BackendResult<Fired> {
+    let mut flying = FuturesUnordered::new();
+    // Partitions of a flight that was dropped are planned from what is known of them: if it was
+    // committed all the same, the next plan conflicts, and they are read anew.
+    let mut away: BTreeSet<u16> = BTreeSet::new();
     loop {
-        let now_ms = context.clock.now_ms();
-        let fires = prepare(context, partitions, now_ms).await?;
-        let at_ms = context.store.env().monotonic_ms();
-        if fires.is_empty() && !partitions.iter().any(|p| p.is_to_be_read(at_ms)) {
+        while flying.len() < REQUESTS_IN_FLIGHT {
+            let fires = prepare(context, partitions, &away).await?;
+            if fires.is_empty() {
+                break;
+            }
+            away.extend(fires.iter().map(|(number, _)| *number));
+            flying.push(async move {
+                let txns: Vec<_> = fires.iter().map(|(_, fire)| fire.txn.clone()).collect();
+                (authority.commit(&txns).await, fires)
+            });
+        }
+        let Some((ruling, fires)) = flying.next().await else {
+            let at_ms = context.store.env().monotonic_ms();
+            if partitions.iter().any(|p| p.is_to_be_read(at_ms)) {
+                read_anew(context, partitions, &away).await?;
+                continue;
+            }
             // (One that rests is overdue, and so looked at again at once.)
             let next = partitions
                 .iter()
@@ -172,37 +197,38 @@ async fn fire_due(
                 .filter_map(|p| p.due.next_ms())
                 .min();
             return Ok(Fired::Until(next));
-        }
-        let (numbers, txns): (Vec<_>, Vec<_>) = fires
-            .iter()
-            .map(|(number, fire)| (*number, fire.txn.clone()))
-            .unzip();
-        let ruling = if txns.is_empty() {
-            Ruling::Judged(Revision::default(), Vec::new())
-        } else {
-            authority.commit(&txns).await?
         };
-        match ruling {
+        let (revision, outcomes) = match ruling? {
             Ruling::Deposed => return Ok(Fired::Deposed),
             Ruling::Untrusted => return Ok(Fired::Untrusted),
-            Ruling::Judged(revision, outcomes) => {
-                for ((number, outcome), (_, fire)) in numbers.iter().zip(&outcomes).zip(&fires) {
-                    let partition = &mut partitions[usize::from(*number)];
-                    match fire.settle(partition, revision, outcome) {
-                        Verdict::Decided => tell_keeper(notices, *number, fire),
-                        Verdict::Stale => {}
-                        Verdict::Overtaken => {
-                            partition.rest(context.store.env().monotonic_ms());
-                        }
-                    }
-                }
+            Ruling::Judged(revision, outcomes) => (revision, outcomes),
+        };
+        for ((number, fire), outcome) in fires.iter().zip(&outcomes) {
+            away.remove(number);
+            let partition = &mut partitions[usize::from(*number)];
+            match fire.settle(partition, revision, outcome) {
+                Verdict::Decided => tell_keeper(notices, *number, fire),
+                Verdict::Stale => {}
+                Verdict::Overtaken => partition.rest(context.store.env().monotonic_ms()),
             }
         }
-        let now_ms = context.store.env().monotonic_ms();
-        for partition in partitions.iter_mut().filter(|p| p.is_to_be_read(now_ms)) {
+        read_anew(context, partitions, &away).await?;
+    }
+}
+
+/// Reads the partitions that were found to be behind; one whose plan is on its way waits for that.
+async fn read_anew(
+    context: &LeaderContext,
+    partitions: &mut [Partition],
+    away: &BTreeSet<u16>,
+) -> BackendResult<()> {
+    let now_ms = context.store.env().monotonic_ms();
+    for partition in partitions.iter_mut() {
+        if partition.is_to_be_read(now_ms) && !away.contains(&partition.number) {
             partition.reload(&context.store, &context.keys).await?;
         }
     }
+    Ok(())
 }
 
 /// Skip records never pass through `run/`, so the keeper would not notice them by itself.
@@ -217,18 +243,25 @@ fn tell_keeper(notices: &mpsc::Sender<keeper::Notice>, number: u16, fire: &Fire)
     }
 }
 
-/// Plans for every partition that has something due, as many as fit into one request.
+/// Plans for partitions that have something due and are not `away`, as many as go into one request.
 async fn prepare(
     context: &LeaderContext,
     partitions: &mut [Partition],
-    now_ms: i64,
+    away: &BTreeSet<u16>,
 ) -> BackendResult<Vec<(u16, Fire)>> {
+    let now_ms = context.clock.now_ms();
     let mut fires: Vec<(u16, Fire)> = Vec::new();
-    let mut bytes = 0;
+    let (mut bytes, mut decisions) = (0, 0);
     let at_ms = context.store.env().monotonic_ms();
-    let ready = |p: &&mut Partition| !p.stale && !p.stopped && p.rest_until_ms <= at_ms;
-    for partition in partitions.iter_mut().filter(ready) {
-        if fires.len() == PARTITIONS_A_REQUEST {
+    let is_here = |p: &Partition| !p.stale && !p.stopped && !away.contains(&p.number);
+    let mut ready: Vec<&mut Partition> = partitions
+        .iter_mut()
+        .filter(|p| is_here(p) && p.rest_until_ms <= at_ms)
+        .collect();
+    // The oldest instants first: under load not every partition has a place in each request.
+    ready.sort_by_key(|p| p.due.next_ms().unwrap_or(i64::MAX));
+    for partition in ready {
+        if fires.len() == PARTITIONS_A_REQUEST || decisions >= DECISIONS_A_REQUEST {
             break;
         }
         let planned = plan(
@@ -258,6 +291,7 @@ async fn prepare(
             break;
         }
         bytes += size;
+        decisions += fire.plan.decisions.len();
         fires.push((partition.number, fire));
     }
     Ok(fires)

@@ -7,8 +7,9 @@ use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 
 use crate::backend::{BackendError, BackendResult, Changes, Entry, Event, Revision, Span};
+use crate::job::pool::Pool;
 use crate::job::record::{ChangesRecord, CursorRecord, JobRecord, decode, encode};
-use crate::job::{Definition, Job};
+use crate::job::{Definition, Definitions, Job};
 use crate::keys::Keys;
 use crate::plan::{DueIndex, Plan, first_undecided};
 use crate::recipe::retry::{Backoff, Store};
@@ -64,6 +65,8 @@ pub struct Partition {
     pub jobs: BTreeMap<Arc<str>, Job>,
     /// When they are due.
     pub due: DueIndex,
+    /// What their definitions share.
+    pool: Pool,
     /// How far it is decided.
     pub cursor: CursorRecord,
     /// Guard of the next plan.
@@ -126,12 +129,13 @@ impl Partition {
             stale: false,
             ..Self::unread(number, loaded)
         };
+        let (mut loaded_jobs, mut due_at) = (Vec::new(), Vec::new());
         // The head comes first.
         for entry in jobs.iter().skip(1) {
             let Some((id, record)) = decode_job(keys, entry) else {
                 continue;
             };
-            let mut definitions = BTreeMap::new();
+            let mut definitions = Definitions::default();
             for segment in &record.segments {
                 let generation = segment.generation;
                 let found = bytes.get(&(id.to_string(), generation));
@@ -141,8 +145,15 @@ impl Partition {
                     definitions.insert(generation, definition);
                 }
             }
-            partition.insert(job(id, entry, record, definitions));
+            let job = partition.compact(job(id, entry, record, definitions));
+            if let Some(due) = first_undecided(&job, &partition.cursor.position) {
+                due_at.push((job.id.clone(), due));
+            }
+            loaded_jobs.push((job.id.clone(), job));
         }
+        // Trees that are built at once take about half the memory of such that grow.
+        partition.jobs = loaded_jobs.into_iter().collect();
+        partition.due = due_at.into_iter().collect();
         Ok(Ok(partition))
     }
 
@@ -223,6 +234,7 @@ impl Partition {
             number,
             jobs: BTreeMap::new(),
             due: DueIndex::default(),
+            pool: Pool::default(),
             cursor,
             cursor_revision,
             changes: ChangesRecord::default(),
@@ -238,7 +250,17 @@ impl Partition {
         }
     }
 
+    /// The same in as little memory as there can be.
+    fn compact(&mut self, mut job: Job) -> Job {
+        for definition in job.definitions.iter_mut() {
+            *definition = self.pool.share(definition);
+        }
+        job.record.segments.shrink_to_fit();
+        job
+    }
+
     fn insert(&mut self, job: Job) {
+        let job = self.compact(job);
         let due = first_undecided(&job, &self.cursor.position);
         self.due.set(&job.id, due);
         self.jobs.insert(job.id.clone(), job);
@@ -357,11 +379,11 @@ impl Partition {
         keys: &Keys,
         id: &Arc<str>,
         record: &JobRecord,
-    ) -> BackendResult<BTreeMap<u64, Arc<Definition>>> {
+    ) -> BackendResult<Definitions> {
         let known = self.jobs.get(id).map(|job| &job.definitions);
-        let mut definitions = BTreeMap::new();
+        let mut definitions = Definitions::default();
         for generation in record.segments.iter().map(|s| s.generation) {
-            if let Some(definition) = known.and_then(|known| known.get(&generation)) {
+            if let Some(definition) = known.and_then(|known| known.get(generation)) {
                 definitions.insert(generation, definition.clone());
                 continue;
             }
@@ -411,7 +433,6 @@ impl Partition {
         self.batch = (self.batch / 2).max(1);
     }
 
-    /// Reads the partition anew, keeping what is known of its runs.
     /// Reads the partition anew, keeping what is known of its runs. One that cannot be read now is
     /// tried again later.
     ///
@@ -483,12 +504,7 @@ fn record<T: DeserializeOwned>(key: &[u8], entry: Option<&Entry>) -> Result<(T, 
     }
 }
 
-fn job(
-    id: Arc<str>,
-    entry: &Entry,
-    record: JobRecord,
-    definitions: BTreeMap<u64, Arc<Definition>>,
-) -> Job {
+fn job(id: Arc<str>, entry: &Entry, record: JobRecord, definitions: Definitions) -> Job {
     Job {
         id,
         uid: entry.created,

@@ -249,7 +249,7 @@ async fn end(
     let definition = definition_of(context, parent).await?;
     let end = End {
         late,
-        spec: definition.as_ref().map(|definition| &definition.spec),
+        spec: definition.as_ref().map(|definition| &*definition.spec),
         ..end_of(context)
     };
     let planned = derive(keys, parent, verdict, end);
@@ -273,7 +273,7 @@ async fn abandon(
     let definition = definition_of(context, parent).await?;
     let end = End {
         error: Some(why.to_owned()),
-        spec: definition.as_ref().map(|definition| &definition.spec),
+        spec: definition.as_ref().map(|definition| &*definition.spec),
         ..end_of(context)
     };
     let planned = finish::end(&context.keys, parent, &RunEvent::Abandon(reason), &end);

@@ -311,5 +311,5 @@ pub fn definition<'a>(
     decision: &Decision,
 ) -> Option<&'a Arc<Definition>> {
     let (Decision::Run { generation, .. } | Decision::Skip { generation, .. }) = decision;
-    partition.jobs.get(id)?.definitions.get(generation)
+    partition.jobs.get(id)?.definitions.get(*generation)
 }

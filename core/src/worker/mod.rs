@@ -14,16 +14,18 @@ mod refused;
 pub mod report;
 pub mod share;
 mod slots;
+mod step;
 mod strays;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::Either;
+use futures_util::future::{Either, select};
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, Txn, TxnOutcome};
+use crate::backend::{BackendResult, BatchOutcome, Entry, Event, Revision, TxnOutcome};
 use crate::cancel::{CancelToken, Canceller, StopCause};
 use crate::clock::{ClockState, FireClock};
 use crate::drain::Drained;
@@ -31,7 +33,7 @@ use crate::env::race;
 use crate::handler::Executors;
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
-use crate::job::record::{Glance, NodeRecord, RunRecord, decode, encode};
+use crate::job::record::{Glance, NodeRecord, decode, encode};
 use crate::job::run::{FailReason, Owner, RunEvent, RunState};
 use crate::keys::{AttemptKey, Keys, part_of};
 use crate::recipe::committer::Committer;
@@ -45,6 +47,7 @@ use execute::{COMMAND_PATIENCE_MS, Running, command_line, execute};
 use held::Held;
 use queue::{Queue, Taken};
 use share::{Peer, Peers};
+use step::{Starts, Step, send};
 
 /// What a worker works with.
 pub struct WorkerContext {
@@ -81,7 +84,7 @@ pub struct WorkerContext {
 }
 
 /// Claims a request at most.
-const MAX_CLAIMS: usize = 50;
+const MAX_CLAIMS: usize = 100;
 /// Sleeping is a hint: the loop looks around at least so often.
 const TICK_MS: u64 = 500;
 /// The same while it may not claim, whatever is due.
@@ -328,40 +331,50 @@ impl Worker {
         }
     }
 
-    /// Claims what there is room for, starts it, and hands it to a task of its own.
+    /// Claims what there is room for, starts it, and hands it to a task of its own. Two requests are
+    /// on their way at once: one starts what the one before has claimed, the other claims more.
     async fn claim(&mut self, session: &Arc<Session>) -> BackendResult<()> {
         self.ask_for_slots().await;
+        let store = self.context.store.clone();
+        let guard = [session.guard()];
+        let mut locked = Vec::new();
         loop {
-            let free = self
-                .context
-                .slots
-                .saturating_sub(self.held.len())
-                .min(MAX_CLAIMS);
-            let wanted = self.queue.take(free, self.context.clock.now_ms());
-            if wanted.is_empty() {
+            let claims = self.claims(session);
+            let starts = self.starts(std::mem::take(&mut locked)).await;
+            if claims.txns.is_empty() && starts.step.txns.is_empty() {
                 return Ok(());
             }
-            let locked = self.lock(session, wanted).await?;
-            let (running, left) = self.start(session, locked).await?;
+            let starting = pin!(send(&store, &guard, &starts.step.txns));
+            let claiming = pin!(send(&store, &guard, &claims.txns));
             // Before anything else is waited for: what is RUNNING must run.
-            for running in running {
-                self.run(running, session.trust.clone());
-            }
+            let (started, claimed) = match select(starting, claiming).await {
+                Either::Left((answer, claiming)) => {
+                    let started = self.started(session, &starts, answer);
+                    (started, claiming.await)
+                }
+                Either::Right((claimed, starting)) => {
+                    let answer = starting.await;
+                    (self.started(session, &starts, answer), claimed)
+                }
+            };
+            let claimed = self.taken(session, &claims, claimed);
             // These did not start: most likely somebody cancelled them.
-            for attempt in left {
+            for attempt in started? {
                 self.abandon_if_cancelled(attempt).await;
             }
-            if !session.trust.holds() {
-                return Ok(());
-            }
+            locked = claimed?;
         }
     }
 
-    /// PENDING -> LOCKED, in one request.
-    async fn lock(&mut self, session: &Session, wanted: Vec<Taken>) -> BackendResult<Vec<Attempt>> {
+    /// PENDING -> LOCKED, for what there is room for.
+    fn claims(&mut self, session: &Session) -> Step {
+        let free = self.context.slots.saturating_sub(self.held.len());
+        // (What is claimed already is started even so: its request decides whether it may.)
+        let free = if session.trust.holds() { free } else { 0 };
+        let now_ms = self.context.clock.now_ms();
+        let wanted = self.queue.take(free.min(MAX_CLAIMS), now_ms);
         let now_ms = self.context.clock.record_ms();
-        let mut txns = Vec::new();
-        let mut records = Vec::new();
+        let mut step = Step::default();
         for Taken { attempt, slot } in wanted {
             if self.held.contains_key(&attempt.key) {
                 continue;
@@ -369,24 +382,15 @@ impl Worker {
             let WorkerContext { keys, owner, .. } = &*self.context;
             let claim = finish::claim(keys, &attempt, owner, slot, now_ms);
             let Ok((txn, record)) = claim else { continue };
-            txns.push(txn);
-            records.push((attempt.key.clone(), record));
+            step.add(attempt.key.clone(), txn, record);
             self.held.insert(attempt.key, Held::new());
         }
-        self.commit(session, &txns, records).await
+        step
     }
 
-    /// LOCKED -> RUNNING, in one request; what cannot run here is given back. Gives what runs now,
-    /// and what did not start.
-    async fn start(
-        &mut self,
-        session: &Session,
-        locked: Vec<Attempt>,
-    ) -> BackendResult<(Vec<(Attempt, Arc<Definition>)>, Vec<Attempt>)> {
-        let mut txns = Vec::new();
-        let mut records = Vec::new();
-        let mut definitions = BTreeMap::new();
-        let mut before = BTreeMap::new();
+    /// LOCKED -> RUNNING; what cannot run here is given back.
+    async fn starts(&mut self, locked: Vec<Attempt>) -> Starts {
+        let mut starts = Starts::default();
         let WorkerContext { store, keys, .. } = &*self.context;
         let found = self.definitions.of(store, keys, &locked).await;
         for (attempt, found) in locked.into_iter().zip(found) {
@@ -409,52 +413,49 @@ impl Worker {
                 &attempt,
                 &self.context.owner,
                 finish::Start {
-                    place: u8::try_from(txns.len()).unwrap_or(u8::MAX),
+                    place: u8::try_from(starts.step.txns.len()).unwrap_or(u8::MAX),
                     now_ms,
                     deadline_ms: now_ms.saturating_add(i64::try_from(end_ms).unwrap_or(i64::MAX)),
                     grace_ms: self.context.lost_grace_ms,
                 },
             );
             let Ok((txn, record)) = start else { continue };
-            txns.push(txn);
-            records.push((attempt.key.clone(), record));
-            definitions.insert(attempt.key.clone(), definition);
-            before.insert(attempt.key.clone(), attempt);
+            starts.step.add(attempt.key.clone(), txn, record);
+            starts.of.insert(attempt.key.clone(), (attempt, definition));
         }
-        let running = self.commit(session, &txns, records).await?;
-        let running: Vec<_> = running
-            .into_iter()
-            .filter_map(|attempt| {
-                before.remove(&attempt.key);
-                let definition = definitions.remove(&attempt.key)?;
-                Some((attempt, definition))
-            })
-            .collect();
-        Ok((running, before.into_values().collect()))
+        starts
     }
 
-    /// Commits one step of several runs under the session; gives those that took it. The others are
-    /// no longer held.
-    async fn commit(
+    /// Runs what is RUNNING now; gives what did not start.
+    fn started(
         &mut self,
         session: &Session,
-        txns: &[Txn],
-        records: Vec<(AttemptKey, RunRecord)>,
+        starts: &Starts,
+        answer: BackendResult<BatchOutcome>,
     ) -> BackendResult<Vec<Attempt>> {
-        if txns.is_empty() {
-            return Ok(Vec::new());
+        let mut left = starts.of.clone();
+        for running in self.taken(session, &starts.step, answer)? {
+            if let Some((_, definition)) = left.remove(&running.key) {
+                self.run((running, definition), session.trust.clone());
+            }
         }
-        let answer = self
-            .context
-            .store
-            .settle_batch(&[session.guard()], txns)
-            .await;
+        Ok(left.into_values().map(|(attempt, _)| attempt).collect())
+    }
+
+    /// What became of one step of several runs; gives those that took it. The others are no longer
+    /// held.
+    fn taken(
+        &mut self,
+        session: &Session,
+        step: &Step,
+        answer: BackendResult<BatchOutcome>,
+    ) -> BackendResult<Vec<Attempt>> {
         let (revision, outcomes) = match answer {
             Ok(BatchOutcome::Judged { revision, outcomes }) => (revision, outcomes),
             other => {
                 // The session is gone. Nothing is known of earlier copies of the request; whatever
                 // they did is found and given back when the runs are read next.
-                for (key, _) in &records {
+                for (key, _) in &step.records {
                     self.held.remove(key);
                 }
                 self.reconciled = None;
@@ -463,13 +464,13 @@ impl Worker {
             }
         };
         let mut taken = Vec::new();
-        for (((key, record), outcome), txn) in records.into_iter().zip(outcomes).zip(txns) {
+        for (((key, record), outcome), txn) in step.records.iter().zip(outcomes).zip(&step.txns) {
             let modified = match outcome {
                 TxnOutcome::Applied { .. } => Some(revision),
                 // An earlier copy of this very request may have won.
                 TxnOutcome::Conflict { seen } => {
                     let at = seen.first().and_then(Option::as_ref);
-                    let ours = at.filter(|entry| entry.value == encode(&record));
+                    let ours = at.filter(|entry| entry.value == encode(record));
                     if ours.is_none() && record.slot.is_some() {
                         self.slot_refused(txn, &seen);
                     }
@@ -479,16 +480,16 @@ impl Worker {
             match modified {
                 Some(modified) => {
                     if let Some(slot) = record.slot {
-                        self.queue.hold(&key, slot);
+                        self.queue.hold(key, slot);
                     }
                     taken.push(Attempt {
-                        key,
-                        record,
+                        key: key.clone(),
+                        record: record.clone(),
                         modified,
                     });
                 }
                 None => {
-                    self.held.remove(&key);
+                    self.held.remove(key);
                 }
             }
         }

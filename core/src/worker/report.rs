@@ -72,7 +72,7 @@ impl Report {
             owner: running.owner.clone(),
             execution: execution.bounded(MAX_TEXT_BYTES),
             ended_ms: context.clock.record_ms(),
-            spec: Some(spec.clone()),
+            spec: Some((**spec).clone()),
             uncertain,
             nonce: context.store.env().random_u64(),
         }

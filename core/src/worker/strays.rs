@@ -59,7 +59,7 @@ impl Worker {
             epoch: self.context.epoch,
             execution: Some(&execution),
             error: None,
-            spec: definition.as_ref().map(|d| &d.spec),
+            spec: definition.as_ref().map(|d| &*d.spec),
             uncertain: false,
             late: false,
         };

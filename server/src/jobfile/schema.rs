@@ -380,6 +380,8 @@ fn join(path: &str, key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use punctual::job::spec::JobSpec;
 
@@ -418,5 +420,65 @@ mod tests {
         let json = serde_json::json!({ "notify": [{ "?": 1 }] });
         let ours: Vec<&str> = NOTIFY.iter().map(|(name, _)| *name).collect();
         assert_eq!(keys_of_serde(json), ours);
+    }
+
+    /// The keys of the table, with those of its groups.
+    fn all_keys(fields: &[Field], path: &str, out: &mut Vec<String>) {
+        for (name, kind) in fields {
+            let path = join(path, name);
+            if let Kind::Group(fields) = kind {
+                all_keys(fields, &path, out);
+            }
+            out.push(path);
+        }
+    }
+
+    /// The keys that are written in a job.
+    fn written(node: &Node, fields: &[Field], path: &str, out: &mut BTreeSet<String>) {
+        let Data::Map(entries) = &node.data else {
+            return;
+        };
+        for entry in entries {
+            let path = join(path, &entry.key);
+            let field = fields.iter().find(|(name, _)| *name == entry.key);
+            if let Some((_, Kind::Group(fields))) = field {
+                written(&entry.value, fields, &path, out);
+            }
+            out.insert(path);
+        }
+    }
+
+    /// Each key stands in an example of `docs/jobs.md`; `tests/cli/examples.rs` runs these. (`notify` is
+    /// told to others, who must be there; `run.http` is refused.)
+    #[test]
+    fn every_key_has_an_example() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/jobs.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let mut shown = BTreeSet::new();
+        let mut top = BTreeSet::new();
+        for block in page.split("```yaml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            let (tree, findings) = crate::jobfile::yaml::parse("jobs.md", block);
+            assert!(findings.is_empty(), "{findings:?}");
+            let tree = tree.unwrap();
+            let Data::Map(entries) = &tree.data else {
+                panic!("{block}");
+            };
+            top.extend(entries.iter().map(|entry| entry.key.clone()));
+            let Data::List(jobs) = &tree.get("jobs").unwrap().data else {
+                panic!("{block}");
+            };
+            for job in jobs {
+                written(job, JOB, "", &mut shown);
+            }
+        }
+        let mut keys = Vec::new();
+        all_keys(JOB, "", &mut keys);
+        keys.retain(|key| !key.starts_with("notify") && key != "run.http");
+        assert!(keys.len() > 40, "{keys:?}");
+        keys.retain(|key| !shown.contains(key));
+        assert!(keys.is_empty(), "no example has {keys:?}");
+        let all = BTreeSet::from(["jobs", "commands", "calendars"].map(str::to_owned));
+        assert_eq!(top, all);
     }
 }

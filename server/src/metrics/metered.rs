@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use punctual::backend::{
-    BackendError, BackendResult, BatchOutcome, Changes, CoordinationBackend, Lease, LeaseId, Page,
-    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+    BackendError, BackendResult, BatchOutcome, Changes, CoordinationBackend, Lease, LeaseId, Op,
+    Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
 };
+use punctual::keys::Keys;
 
 use super::Metrics;
 
@@ -15,6 +16,7 @@ use super::Metrics;
 pub(crate) struct Metered {
     inner: Arc<dyn CoordinationBackend>,
     metrics: Arc<Metrics>,
+    keys: Keys,
 }
 
 /// A call under way. One that its caller gives up is dropped, and counted by that.
@@ -33,8 +35,45 @@ impl Drop for Call<'_> {
 }
 
 impl Metered {
-    pub(crate) fn new(inner: Arc<dyn CoordinationBackend>, metrics: Arc<Metrics>) -> Self {
-        Self { inner, metrics }
+    pub(crate) fn new(
+        inner: Arc<dyn CoordinationBackend>,
+        metrics: Arc<Metrics>,
+        namespace: &str,
+    ) -> Self {
+        Self {
+            inner,
+            metrics,
+            keys: Keys::new(namespace),
+        }
+    }
+
+    /// Counts the records of instants that do not run. Whoever decides so writes them, so they are
+    /// seen here whatever the reason; a transaction whose answer was lost is not counted.
+    fn count_skips(&self, txn: &Txn, outcome: &TxnOutcome) {
+        let TxnOutcome::Applied { chosen, .. } = outcome else {
+            return;
+        };
+        let mut chosen = chosen.iter();
+        for op in &txn.ops {
+            let made = match op {
+                Op::Write(write) => std::slice::from_ref(write),
+                Op::Choose {
+                    then, otherwise, ..
+                } => match chosen.next() {
+                    Some(true) => then,
+                    _ => otherwise,
+                },
+            };
+            for write in made {
+                if let Write::Put { key, .. } = write
+                    && self.keys.all_done().contains(key)
+                    && let Some(at) = self.keys.parse_attempt(key)
+                    && at.attempt == 0
+                {
+                    self.metrics.skipped(&at.job);
+                }
+            }
+        }
     }
 
     async fn call<T>(
@@ -86,11 +125,13 @@ impl CoordinationBackend for Metered {
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
-        self.call("commit", self.inner.commit(txn), |outcome| match outcome {
+        let call = self.call("commit", self.inner.commit(txn), |outcome| match outcome {
             TxnOutcome::Applied { .. } => "ok",
             TxnOutcome::Conflict { .. } => "conflict",
-        })
-        .await
+        });
+        let outcome = call.await?;
+        self.count_skips(txn, &outcome);
+        Ok(outcome)
     }
 
     async fn commit_batch(
@@ -99,11 +140,17 @@ impl CoordinationBackend for Metered {
         txns: &[Txn],
     ) -> BackendResult<BatchOutcome> {
         let call = self.inner.commit_batch(guard, txns);
-        self.call("commit_batch", call, |outcome| match outcome {
+        let call = self.call("commit_batch", call, |outcome| match outcome {
             BatchOutcome::Judged { .. } => "ok",
             BatchOutcome::GuardFailed { .. } => "conflict",
-        })
-        .await
+        });
+        let outcome = call.await?;
+        if let BatchOutcome::Judged { outcomes, .. } = &outcome {
+            for (txn, outcome) in txns.iter().zip(outcomes) {
+                self.count_skips(txn, outcome);
+            }
+        }
+        Ok(outcome)
     }
 
     async fn grant(&self, ttl_ms: u64) -> BackendResult<Lease> {
@@ -155,6 +202,7 @@ mod tests {
 
     use prometheus_client::encoding::text::encode_registry;
     use punctual::env::TokioEnv;
+    use punctual::keys::AttemptKey;
     use punctual_memory::MemoryBackend;
 
     use super::*;
@@ -163,7 +211,7 @@ mod tests {
     async fn every_call_is_counted_once_by_what_came_of_it() {
         let metrics = Arc::new(Metrics::new());
         let memory = MemoryBackend::new(TokioEnv::shared());
-        let store = Metered::new(Arc::new(memory), Arc::clone(&metrics));
+        let store = Metered::new(Arc::new(memory), Arc::clone(&metrics), "n");
         let create = Txn::new()
             .require(Requirement::Absent(b"k".to_vec()))
             .put("k", "v");
@@ -190,5 +238,50 @@ mod tests {
             assert!(text.contains(&line), "{line}{text}");
         }
         assert!(!text.contains("reason="), "a silent watch has not ended");
+    }
+
+    /// O07: each record of an instant that did not run is counted, whether it was the choice of the
+    /// transaction or was written outright, and only when it was written.
+    #[tokio::test]
+    async fn skip_records_are_counted_when_they_are_written() {
+        let metrics = Arc::new(Metrics::new());
+        let memory = MemoryBackend::new(TokioEnv::shared());
+        let store = Metered::new(Arc::new(memory), Arc::clone(&metrics), "n");
+        let keys = Keys::new("n");
+        let at = |run: &str, attempt| AttemptKey {
+            partition: 1,
+            job: "a".into(),
+            run: run.into(),
+            attempt,
+        };
+        let choice = |run: &str| Op::Choose {
+            require: vec![Requirement::Absent(keys.run(&at("r", 1)))],
+            then: vec![Write::put(keys.run(&at("r", 1)), "run")],
+            otherwise: vec![Write::put(keys.done(&at(run, 0)), "skip")],
+        };
+        let skip = |run: &str| Write::put(keys.done(&at(run, 0)), "skip");
+        let counted = || {
+            let mut text = String::new();
+            encode_registry(&mut text, &metrics.registry).unwrap();
+            let line = "scheduler_job_trigger_total{job_id=\"a\",status=\"skipped\"} ";
+            let behind = text.split(line).nth(1);
+            behind.map_or(0, |rest| rest.lines().next().unwrap().parse().unwrap())
+        };
+        let first = Txn::new().op(choice("s1"));
+        assert!(store.commit(&first).await.is_ok());
+        assert_eq!(counted(), 0, "the run was chosen");
+        let end = Txn::new()
+            .put(keys.done(&at("q", 1)), "done")
+            .op(skip("s2"));
+        let refused = Txn::new()
+            .require(Requirement::Created(b"never".to_vec(), Revision(1)))
+            .op(skip("s3"));
+        let batch = [Txn::new().op(choice("s1")), end, refused];
+        let answer = store.commit_batch(&[], &batch).await;
+        assert!(
+            matches!(answer, Ok(BatchOutcome::Judged { .. })),
+            "{answer:?}"
+        );
+        assert_eq!(counted(), 2, "one by choice, one outright; one conflicted");
     }
 }

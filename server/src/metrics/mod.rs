@@ -108,7 +108,7 @@ impl Metrics {
         let triggers = Family::default();
         registry.register(
             "scheduler_job_trigger",
-            "Executions that ended on this node, by how",
+            "Executions that ended on this node, by how; and records of skipped instants that it wrote",
             triggers.clone(),
         );
         let executions: Timings<JobLabel> =
@@ -179,6 +179,15 @@ impl Metrics {
         self.triggers
             .get_or_create(&TriggerLabels { job_id, status })
             .inc();
+    }
+
+    /// The record of an instant that does not run was written.
+    fn skipped(&self, job: &str) {
+        let labels = TriggerLabels {
+            job_id: self.label(job),
+            status: "skipped",
+        };
+        self.triggers.get_or_create(&labels).inc();
     }
 
     fn requested(&self, op: &'static str, outcome: &'static str, took: Duration) {

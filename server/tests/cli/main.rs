@@ -4,12 +4,15 @@
 mod admin;
 mod cluster;
 mod data_dir;
+mod examples;
+mod http;
 mod import;
 mod metrics;
 mod node;
 mod notify;
 mod offline;
 mod overlap;
+mod rows;
 
 use std::fs;
 use std::io::Write;

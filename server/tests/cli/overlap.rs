@@ -1,36 +1,8 @@
 //! The example of the documentation about runs that overlap, applied and run.
 
-use std::path::Path;
-
-use serde_json::Value;
-
+use crate::Place;
+use crate::examples::{becomes, example, shown, trigger};
 use crate::node::serve;
-use crate::{Place, wait_for};
-
-/// The first block behind this heading of `docs/jobs.md`.
-fn example(heading: &str) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/jobs.md");
-    let text = std::fs::read_to_string(page).unwrap();
-    let behind = text.split(heading).nth(1).unwrap();
-    let block = behind.split("```yaml\n").nth(1).unwrap();
-    block.split("```").next().unwrap().to_owned()
-}
-
-fn trigger(place: &Place, job: &str) -> String {
-    let run = place.run(&["job", "trigger", job, "-o", "name"]).ok();
-    run.trim().to_owned()
-}
-
-fn shown(place: &Place, run: &str) -> Value {
-    place.run(&["run", "show", run, "-o", "json"]).json()
-}
-
-fn becomes(place: &Place, run: &str, state: &str) -> Value {
-    wait_for(&format!("{run} {state}"), || {
-        let shown = shown(place, run);
-        (shown["state"] == state).then_some(shown)
-    })
-}
 
 /// O04 among them: the runs by hand count for the policy.
 #[test]

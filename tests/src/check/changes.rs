@@ -55,7 +55,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             let all = |stood: &Held<JobRecord>| stood.as_ref()?.record.paused_all.clone();
             // One that has come to its end is not ended by anybody.
             let late_ms = revised.unix_ms + history.observed.plan.skew_ms();
-            let ended = |was: Option<Paused>, is: Option<Paused>| {
+            let ended = |was: Option<Box<Paused>>, is: Option<Box<Paused>>| {
                 is.is_none() && was.is_some_and(|was| was.holds(late_ms))
             };
             let generation = |stood: &Held<JobRecord>| {

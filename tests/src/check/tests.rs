@@ -409,12 +409,12 @@ fn a_success_that_is_followed_twice_or_by_a_paused_job_is_seen() {
             && id == "second"
         {
             let mut job: JobRecord = decode(&entry.value).unwrap();
-            job.paused = Some(Paused {
+            job.paused = Some(Box::new(Paused {
                 since_ms: 0,
                 until_ms: None,
                 by: None,
                 reason: None,
-            });
+            }));
             entry.value = encode(&job);
         }
     }
@@ -469,12 +469,12 @@ fn a_chain_that_breaks_hurries_or_forks_is_seen() {
                 .is_some_and(|(_, id)| id.is_some())
         {
             let mut job: JobRecord = decode(&entry.value).unwrap();
-            job.paused = Some(Paused {
+            job.paused = Some(Box::new(Paused {
                 since_ms: 0,
                 until_ms: None,
                 by: None,
                 reason: None,
-            });
+            }));
             entry.value = encode(&job);
         }
     }

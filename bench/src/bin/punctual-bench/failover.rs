@@ -23,6 +23,7 @@ use crate::nodes::{HANDLER, Nodes, connect};
 use crate::recorder::{Heard, Recorder};
 
 const JOBS: usize = 100;
+const ROUNDS: usize = 10;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Long enough for a dead node's lease and session to end, and for one that returned to settle.
 const SETTLE: Duration = Duration::from_secs(13);
@@ -48,6 +49,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn json(&self) -> Value {
         json!({
+            "scenario": "failover",
             "crash_ms": self.crash_ms,
             "graceful_ms": self.graceful_ms,
             "store_crash_ms": self.store_crash_ms,
@@ -173,7 +175,7 @@ pub(crate) async fn run(store: Store, options: &Options) -> Result<Report, Strin
         duplicates: 0,
     };
     let store_dies = options.store_crash && matches!(bench.store, Store::Own(_));
-    for round in 1..=options.rounds {
+    for round in 1..=options.rounds.unwrap_or(ROUNDS) {
         if options.crash {
             eprint!("round {round}: ");
             report.crash_ms.push(bench.crash().await?);
@@ -181,7 +183,7 @@ pub(crate) async fn run(store: Store, options: &Options) -> Result<Report, Strin
             report.graceful_ms.push(bench.resign().await?);
         }
     }
-    for round in 1..=options.rounds {
+    for round in 1..=options.rounds.unwrap_or(ROUNDS) {
         if store_dies {
             eprint!("round {round}: ");
             let (fire_ms, election_ms) = bench.crash_both().await?;

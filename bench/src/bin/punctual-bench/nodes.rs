@@ -102,6 +102,12 @@ impl Nodes {
         Ok(())
     }
 
+    /// The process of a node.
+    pub(crate) fn pid(&self, node: &str) -> Result<u32, String> {
+        let found = self.processes.get(node).map(|(child, _)| child.id());
+        found.ok_or_else(|| "no such node".into())
+    }
+
     /// kill -9.
     pub(crate) fn kill(&mut self, node: &str) -> Result<(), String> {
         let (mut child, _leash) = self.processes.remove(node).ok_or("no such node")?;

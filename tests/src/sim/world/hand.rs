@@ -1,6 +1,5 @@
 //! The hand that breaks things.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
@@ -10,7 +9,7 @@ use punctual::cancel::StopCause;
 use punctual::control::RunKind;
 use punctual::job::record::{JobRecord, LeaderRecord, RunRecord, decode, encode};
 use punctual::job::run::Owner;
-use punctual::job::{Definition, Job};
+use punctual::job::{Definition, Definitions, Job};
 use punctual::keys::{AttemptKey, Keys, partition_of};
 use punctual::leader::fire::pending;
 use punctual::time::compact;
@@ -192,7 +191,7 @@ impl World<'_> {
             uid: entry.created,
             modified: entry.modified,
             record,
-            definitions: BTreeMap::new(),
+            definitions: Definitions::default(),
         };
         let unix_ms = |ms: u64| self.plan.epoch_ms + ms.cast_signed();
         let (at_ms, now_ms) = (unix_ms(instant_ms), unix_ms(self.executor.now_ms()));

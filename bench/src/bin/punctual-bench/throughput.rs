@@ -1,0 +1,330 @@
+//! `decisions` and `runs`: how fast a backlog is worked off.
+//!
+//! Jobs that fire every second are created while no node runs. When their last instant has passed,
+//! one node starts, and what it commits is timed from its first decision on: what it takes to start
+//! is not in the figure. Each round measures the baseline, the product and the ceiling one after
+//! the other.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use punctual::cancel::{Canceller, StopCause};
+use punctual::env::TokioEnv;
+use punctual::handler::{Executors, RunContext};
+use punctual::node::{Node, NodeConfig};
+use serde_json::{Value, json};
+
+use crate::counted::{Counted, Tally};
+use crate::figures::{Rounds, machine, quotients, round};
+use crate::nodes::HANDLER;
+use crate::rival::{Rival, Shape};
+use crate::stage::{Audit, Namespace, Stage, Window, each_second, text};
+
+/// Rounds of a figure.
+pub(crate) const ROUNDS: usize = 5;
+/// So long an idle node is watched, after this time to come to rest.
+const IDLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(5);
+/// A backlog that takes longer than this is not worked off.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Runs are decided, and nobody executes them.
+    Decisions,
+    /// Runs are decided, claimed, started, executed and ended.
+    Runs,
+}
+
+impl What {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Decisions => "decisions",
+            Self::Runs => "runs",
+        }
+    }
+
+    /// Jobs, and seconds of backlog.
+    fn size(self) -> (usize, i64) {
+        match self {
+            Self::Decisions => (4_000, 10),
+            Self::Runs => (2_000, 10),
+        }
+    }
+
+    fn slots(self) -> u32 {
+        match self {
+            Self::Decisions => 0,
+            Self::Runs => 512,
+        }
+    }
+}
+
+/// What was measured.
+pub(crate) struct Report {
+    what: What,
+    product: Rounds,
+    baseline: Rounds,
+    ceiling: Rounds,
+    audit: Audit,
+    /// Of the last round, for the table of operations.
+    cost: Cost,
+    idle: Option<Value>,
+}
+
+/// What a run costs the store.
+#[derive(Clone, Debug, Default)]
+struct Cost {
+    runs: usize,
+    commits: usize,
+    writes: usize,
+    bytes: usize,
+    events: usize,
+    event_bytes: usize,
+    ranges: usize,
+}
+
+impl Cost {
+    fn of(tally: &Tally, runs: usize) -> Self {
+        Self {
+            runs,
+            commits: tally.commits.len(),
+            writes: tally.commits.iter().map(|commit| commit.writes).sum(),
+            bytes: tally.commits.iter().map(|commit| commit.bytes).sum(),
+            events: tally.events,
+            event_bytes: tally.event_bytes,
+            ranges: tally.others.get("range").copied().unwrap_or(0),
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    fn json(&self) -> Value {
+        let each = |count: usize| round(count as f64 / self.runs.max(1) as f64, 4);
+        json!({
+            "write_requests": each(self.commits),
+            "writes": each(self.writes),
+            "write_bytes": each(self.bytes),
+            "reads": each(self.ranges),
+            "watch_events": each(self.events),
+            "watch_bytes": each(self.event_bytes),
+        })
+    }
+}
+
+impl Report {
+    pub(crate) fn json(&self) -> Value {
+        let baseline = quotients(&self.product, &self.baseline);
+        let ceiling = quotients(&self.product, &self.ceiling);
+        json!({
+            "scenario": self.what.name(),
+            "product_per_s": round(self.product.median(), 0),
+            "baseline_per_s": round(self.baseline.median(), 0),
+            "ceiling_per_s": round(self.ceiling.median(), 0),
+            "vs_baseline": round(baseline.median(), 2),
+            "vs_ceiling": round(ceiling.median(), 2),
+            "rounds": {
+                "product_per_s": self.product.all(),
+                "baseline_per_s": self.baseline.all(),
+                "ceiling_per_s": self.ceiling.all(),
+            },
+            "per_run": self.cost.json(),
+            "idle_node_per_minute": self.idle,
+            "runs": self.audit.runs,
+            "missed": self.audit.missed,
+            "duplicates": self.audit.duplicates,
+            "machine": machine(),
+        })
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let baseline = quotients(&self.product, &self.baseline);
+        let ceiling = quotients(&self.product, &self.ceiling);
+        format!(
+            "{}, a second: median (min to max) of {} rounds\n\
+             product   {}\nbaseline  {}\nceiling   {}\n\
+             product / baseline  {}\nproduct / ceiling   {}\n\
+             {} runs, {} missed, {} duplicates",
+            self.what.name(),
+            self.product.len(),
+            self.product.text(0),
+            self.baseline.text(0),
+            self.ceiling.text(0),
+            baseline.text(2),
+            ceiling.text(2),
+            self.audit.runs,
+            self.audit.missed,
+            self.audit.duplicates
+        )
+    }
+
+    pub(crate) fn verdict(&self) -> Result<(), String> {
+        self.audit.verdict()
+    }
+}
+
+/// Measures.
+pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Report, String> {
+    let mut rival = Rival::connect(&stage.etcd, &format!("/rival-{}", what.name())).await?;
+    let mut report = Report {
+        what,
+        product: Rounds::default(),
+        baseline: Rounds::default(),
+        ceiling: Rounds::default(),
+        audit: Audit::default(),
+        cost: Cost::default(),
+        idle: None,
+    };
+    // A record's size is known after the first round; this is what it comes to.
+    let mut bytes = 450;
+    for number in 1..=rounds {
+        let (count, seconds) = what.size();
+        let namespace = stage.namespace(what.name()).await?;
+        let window = Window::of(seconds);
+        let ids: Vec<String> = (0..count).map(|n| format!("job-{n:05}")).collect();
+        let jobs = ids.iter().map(|id| each_second(id.clone(), window));
+        namespace.apply(jobs.collect()).await?;
+        let runs = count * window.instants();
+        let baseline = rival.baseline(runs / 4, bytes, what == What::Runs).await?;
+        report.baseline.push(baseline);
+        window.passed().await;
+
+        let sample = product(&namespace, what, runs, number == rounds).await?;
+        report.product.push(sample.per_s);
+        bytes = sample.shape.bytes;
+        let shape = sample.shape;
+        let ceiling = rival.ceiling(shape).await? / shape.writes_a_run(runs);
+        report.ceiling.push(ceiling);
+        report.audit.add(namespace.audit(&ids, window).await?);
+        report.cost = sample.cost;
+        report.idle = sample.idle;
+        eprintln!(
+            "{} round {number}: product {:.0}/s, baseline {baseline:.0}/s, ceiling {ceiling:.0}/s \
+             ({} puts a request of {bytes} bytes, {} in flight)",
+            what.name(),
+            sample.per_s,
+            shape.a_request,
+            shape.in_flight,
+        );
+    }
+    Ok(report)
+}
+
+struct Sample {
+    per_s: f64,
+    shape: Shape,
+    cost: Cost,
+    idle: Option<Value>,
+}
+
+async fn product(
+    namespace: &Namespace,
+    what: What,
+    runs: usize,
+    is_last: bool,
+) -> Result<Sample, String> {
+    let counted = Counted::new(namespace.backend.clone(), namespace.keys.clone());
+    let mut executors = Executors::default();
+    let nothing = |_: RunContext| async { Ok::<(), String>(()) };
+    executors.handlers.insert(HANDLER.into(), Arc::new(nothing));
+    let config = NodeConfig {
+        node_id: "n1".into(),
+        namespace: namespace.name.clone(),
+        slots: what.slots(),
+        ..NodeConfig::default()
+    };
+    let node = Node::new(
+        Arc::new(counted.clone()),
+        TokioEnv::shared(),
+        executors,
+        config,
+    )?;
+    let (canceller, shutdown) = Canceller::new();
+    let life = tokio::spawn(async move { node.run(shutdown).await });
+    let done = |tally: &Tally| -> usize {
+        let of = |commit: &crate::counted::Commit| match what {
+            What::Decisions => commit.fires,
+            What::Runs => commit.ends,
+        };
+        tally.commits.iter().map(of).sum()
+    };
+    let begun = Instant::now();
+    while done(&counted.tally()) < runs {
+        if begun.elapsed() > PATIENCE {
+            let done = done(&counted.tally());
+            return Err(format!("{done} of {runs} runs after {PATIENCE:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let tally = counted.tally().clone();
+    let idle = match is_last {
+        true => Some(idle(&counted).await),
+        false => None,
+    };
+    canceller.stop(StopCause::Cancelled);
+    life.await.map_err(text)?.map_err(text)?;
+    Ok(Sample {
+        idle,
+        ..sample(&tally, what, runs)
+    })
+}
+
+/// What a node that leads and has nothing to do asks of the store in a minute.
+async fn idle(counted: &Counted) -> Value {
+    // What the last runs left to be done is done.
+    tokio::time::sleep(SETTLE).await;
+    let before = counted.tally().clone();
+    tokio::time::sleep(IDLE).await;
+    let after = counted.tally().clone();
+    let scale = 60.0 / IDLE.as_secs_f64();
+    let minute = |after: usize, before: usize| {
+        let count = u32::try_from(after - before).unwrap_or(u32::MAX);
+        round(f64::from(count) * scale, 1)
+    };
+    let others = after.others.iter().map(|(kind, count)| {
+        let known = before.others.get(kind).copied().unwrap_or(0);
+        ((*kind).to_owned(), json!(minute(*count, known)))
+    });
+    let mut all: serde_json::Map<String, Value> = others.collect();
+    let commits = minute(after.commits.len(), before.commits.len());
+    all.insert("write_requests".into(), json!(commits));
+    all.insert(
+        "watch_events".into(),
+        json!(minute(after.events, before.events)),
+    );
+    Value::Object(all)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts are small"
+)]
+fn sample(tally: &Tally, what: What, runs: usize) -> Sample {
+    let counts = |commit: &&crate::counted::Commit| match what {
+        What::Decisions => commit.fires > 0,
+        What::Runs => commit.fires > 0 || commit.ends > 0,
+    };
+    let ours: Vec<_> = tally.commits.iter().filter(counts).collect();
+    let first = ours.iter().map(|commit| commit.sent).min();
+    let last = ours.iter().map(|commit| commit.answered).max();
+    let took = first
+        .zip(last)
+        .map_or(Duration::ZERO, |(first, last)| last - first);
+    let writes: usize = ours.iter().map(|commit| commit.writes).sum();
+    let bytes: usize = ours.iter().map(|commit| commit.bytes).sum();
+    let flown: Duration = ours.iter().map(|c| c.answered - c.sent).sum();
+    let in_flight = flown.as_secs_f64() / took.as_secs_f64();
+    Sample {
+        per_s: runs as f64 / took.as_secs_f64(),
+        shape: Shape {
+            puts: writes,
+            a_request: writes / ours.len().max(1),
+            bytes: bytes / writes.max(1),
+            in_flight: (in_flight.ceil() as usize).max(1),
+        },
+        cost: Cost::of(tally, runs),
+        idle: None,
+    }
+}
