@@ -123,10 +123,11 @@ fn caught_among(
 
 #[test]
 fn without_the_term_a_deposed_leader_writes() {
-    caught(
+    // Rare: one seed in twenty.
+    caught_among(
         "default",
         Ablation::Term,
-        30,
+        60..140,
         &["leaders write under their own term"],
     );
 }
