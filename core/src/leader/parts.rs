@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backend::{BackendResult, Revision, TxnOutcome};
+use crate::backend::{BackendResult, PageLimit, Revision, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
 use crate::job::notes::no_part_started;
 use crate::job::parts::{Parts, derive, expand, verdict};
@@ -229,6 +229,16 @@ async fn end(
     // In this order: a wish that comes after this look makes the end conflict, where it matters.
     let cancelled = store.get(&keys.cancel(&key.run)).await?.is_some();
     if !cancelled && parts.made < parts.total && job_stands(context, parent).await? {
+        return Ok(());
+    }
+    // What the keeper knows may lack a part that was just given back. Once none is alive in the store,
+    // and none can be made, their last records are final; read sooner, they would not be.
+    let alive = keys.parts_of(key.partition, &key.job, &key.run);
+    let first = PageLimit {
+        entries: 1,
+        ..PageLimit::default()
+    };
+    if !store.range(&alive, first, None).await?.entries.is_empty() {
         return Ok(());
     }
     let span = keys.done_parts_of(key.partition, &key.job, &key.run);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use punctual::control::RunKind;
 use punctual::job::record::{LeaderRecord, RunRecord, decode};
 use punctual::job::run::{Owner, RunState};
-use punctual::keys::Keys;
+use punctual::keys::{Keys, part_of};
 
 use super::history::{Change, History, Violation};
 use crate::sim::world::NAMESPACE;
@@ -83,7 +83,8 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                 format!("{attempt:?} is {} at {owner}", record.state),
             ));
         }
-        if record.kind == RunKind::Backfill && waits_for_others(history, &keys, &record) {
+        let backfilled = record.kind == RunKind::Backfill || is_backfilled_part(history, &keys, &record);
+        if backfilled && waits_for_others(history, &keys, &record) {
             continue;
         }
         let spec = history.spec(&record.job, record.generation, u64::MAX);
@@ -155,6 +156,18 @@ fn chance_ms(history: &History<'_>, record: &RunRecord, since_ms: i64) -> i64 {
     let full = executing.len() >= usize::try_from(limit).unwrap_or(usize::MAX)
         || executing.last().is_some_and(|last| *last >= limit);
     if full { i64::MAX / 2 } else { chance_ms }
+}
+
+/// Whether it is a part of a run that was backfilled: it may wait as long as that.
+fn is_backfilled_part(history: &History<'_>, keys: &Keys, record: &RunRecord) -> bool {
+    let Some((whole, _)) = part_of(&record.run) else {
+        return false;
+    };
+    history.last.iter().any(|(key, (value, _))| {
+        keys.runs().contains(key)
+            && keys.parse_attempt(key).is_some_and(|at| at.run == whole)
+            && decode::<RunRecord>(value).is_ok_and(|it| it.kind == RunKind::Backfill)
+    })
 }
 
 /// Whether a backfilled run waits for the others of its job, which it may do for long.

@@ -36,8 +36,8 @@ struct Facts {
     /// Definition in force, and which life of the job.
     jobs: BTreeMap<String, (u64, u64)>,
     cancelled: BTreeSet<String>,
-    /// When the first part of each run in parts had started, or ended without that.
-    first_part_ms: BTreeMap<String, i64>,
+    /// When the parts of each run in parts had started, or ended without that.
+    parts_ms: BTreeMap<String, BTreeMap<AttemptKey, i64>>,
     /// The attempts that have not ended.
     alive: BTreeMap<AttemptKey, RunRecord>,
 }
@@ -111,7 +111,7 @@ pub fn count(history: &History<'_>) -> BTreeMap<&'static str, usize> {
         let kinds = [
             Some(event.as_str()),
             (*attempt == 0).then_some("missed"),
-            (facts.first_part_ms.contains_key(run) && *event == NotifyEvent::Late)
+            (facts.parts_ms.contains_key(run) && *event == NotifyEvent::Late)
                 .then_some("late in parts"),
         ];
         for kind in kinds.into_iter().flatten() {
@@ -205,8 +205,8 @@ impl Facts {
         // A part and its run have the same time from which they are late.
         let whole = part_of(&run.run).map(|(whole, _)| whole);
         let started_ms = match (whole, &run.parts) {
-            (Some(whole), _) => self.first_part_ms.get(whole).copied(),
-            (None, Some(_)) => self.first_part_ms.get(&run.run).copied(),
+            (Some(whole), _) => self.first_part_ms(whole),
+            (None, Some(_)) => self.first_part_ms(&run.run),
             (None, None) => run.started_ms,
         };
         if let Some(late_ms) = run.late_at_ms
@@ -230,9 +230,18 @@ impl Facts {
         };
         let at_ms = part.started_ms.or(part.ended_ms);
         if let (Some((whole, _)), Some(at_ms)) = (part_of(&part.run), at_ms) {
-            let first_ms = self.first_part_ms.entry(whole.to_owned()).or_insert(at_ms);
-            *first_ms = at_ms.min(*first_ms);
+            let parts = self.parts_ms.entry(whole.to_owned()).or_default();
+            // A start that did not come to the code is none: another attempt stands for it.
+            if part.failed == Some(FailReason::NotStarted) {
+                parts.remove(&step.key);
+            } else {
+                parts.insert(step.key.clone(), at_ms);
+            }
         }
+    }
+
+    fn first_part_ms(&self, whole: &str) -> Option<i64> {
+        self.parts_ms.get(whole)?.values().min().copied()
     }
 
     /// Instants that were decided so late that nothing runs.
@@ -286,7 +295,7 @@ impl Facts {
             return;
         }
         let started_ms = run.started_ms.or(run.ended_ms).unwrap_or(0);
-        let first_ms = self.first_part_ms.get(&run.run).copied();
+        let first_ms = self.first_part_ms(&run.run);
         let started_ms = started_ms.max(first_ms.unwrap_or(started_ms));
         // Whoever wanted a run ended before it started wants no news of it.
         let told = run.failed != Some(FailReason::Cancelled) || run.started_ms.is_some();
