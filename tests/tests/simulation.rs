@@ -92,6 +92,14 @@ fn seeds_that_failed_once_hold() {
     holds(&plan("default", 2_130));
     // Code that started late still ran when its time limit was up for the leader.
     holds(&plan("checkpoints", 103));
+    // A definition was put again, over a newer one, by whoever had lost the answer to the first time.
+    holds(&plan("default", 3_832));
+    // A run in parts was judged before the last records of its parts were there.
+    holds(&plan("default", 2_028));
+    // Here the checkers were wrong: parts of a backfilled run wait as long as it may, and a start that
+    // never came to the code is none.
+    holds(&plan("default", 1_160));
+    holds(&plan("default", 4_183));
 }
 
 /// The harness sees what each safeguard is for: without it, the checkers must fail.

@@ -5,15 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::backend::{TxnOutcome, limits};
+use crate::backend::limits;
 use crate::job::spec::{JobSpec, SpecError};
 use crate::keys::partition_of;
 use crate::schedule::{Calendars, Schedule};
 
 use super::change::{self, Change};
-use super::read::{self, Partition};
+use super::read::Partition;
 use super::types::{ApplyReport, ControlError, PutOutcome};
-use super::{Control, MAX_CONFLICTS, busy};
+use super::{Control, MAX_CONFLICTS, Made, busy};
 
 /// Jobs in one transaction: four writes each, below the limit of 128.
 const JOBS_A_REQUEST: usize = 25;
@@ -129,23 +129,30 @@ impl Control {
                 report.add(part);
                 return Ok(());
             }
-            let txn = change::transaction(&self.keys, &partition.heads, &changes);
+            let name = self.name();
+            let txn = change::transaction(&self.keys, &partition.heads, &changes, name);
             if limits::check_txn(&txn).is_err() && group.len() > 1 {
                 // Large payloads: in halves.
                 let (left, right) = group.split_at(group.len() / 2);
                 Box::pin(self.group(partition, left, write, report)).await?;
                 return Box::pin(self.group(partition, right, write, report)).await;
             }
-            match self.settle(&txn).await? {
-                TxnOutcome::Applied { revision, .. } => {
-                    partition.heads.changes = change::next_changes(&partition.heads, &changes);
+            match self.make(&partition.heads, name, &txn).await? {
+                Made::Now(revision) => {
+                    partition.heads.changes =
+                        change::next_changes(&partition.heads, &changes, name);
                     partition.heads.changes_revision = revision;
                     report.add(part);
                     return Ok(());
                 }
-                TxnOutcome::Conflict { .. } => {
+                Made::Before => {
                     let number = partition.heads.partition;
-                    let heads = read::heads(&self.store, &self.keys, number).await?;
+                    *partition = Partition::load(&self.store, &self.keys, number).await?;
+                    report.add(part);
+                    return Ok(());
+                }
+                Made::Not(heads) => {
+                    let number = heads.partition;
                     if heads.changes_revision == partition.heads.changes_revision {
                         partition.moved_on(&self.store, &self.keys, heads).await?;
                     } else {

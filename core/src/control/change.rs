@@ -65,9 +65,12 @@ pub struct Change {
     pub touched: (String, Option<u64>),
 }
 
-/// Several changes of one partition as one transaction.
+/// So many of the last changes are known by name.
+pub const RECENT_CHANGES: usize = 16;
+
+/// Several changes of one partition as one transaction, which calls itself `name`.
 #[must_use]
-pub fn transaction(keys: &Keys, heads: &Heads, changes: &[Change]) -> Txn {
+pub fn transaction(keys: &Keys, heads: &Heads, changes: &[Change], name: u64) -> Txn {
     let mut txn = Txn::new()
         .require(Requirement::Modified(
             keys.changes(heads.partition),
@@ -81,16 +84,19 @@ pub fn transaction(keys: &Keys, heads: &Heads, changes: &[Change]) -> Txn {
         txn.require.extend(change.require.iter().cloned());
         txn.ops.extend(change.ops.iter().cloned());
     }
-    let record = next_changes(heads, changes);
+    let record = next_changes(heads, changes, name);
     txn.put(keys.changes(heads.partition), encode(&record))
 }
 
 /// The log of changes behind `changes`.
 #[must_use]
-pub fn next_changes(heads: &Heads, changes: &[Change]) -> ChangesRecord {
+pub fn next_changes(heads: &Heads, changes: &[Change], name: u64) -> ChangesRecord {
+    let known = &heads.changes.recent;
+    let dropped = (known.len() + 1).saturating_sub(RECENT_CHANGES);
     ChangesRecord {
         seq: heads.changes.seq + 1,
         touched: changes.iter().map(|c| c.touched.clone()).collect(),
+        recent: known.iter().skip(dropped).copied().chain([name]).collect(),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Operations on one job.
 
-use crate::backend::TxnOutcome;
 use crate::job::record::{DelayRecord, decode};
 use crate::job::spec::JobSpec;
 use crate::job::{Definition, Job};
@@ -10,7 +9,7 @@ use crate::schedule::{Calendars, Schedule, ScheduleKind};
 use super::change::{self, Change, Current, Heads};
 use super::objects::job_object;
 use super::types::{ControlError, JobObject, PageOf, PutOutcome};
-use super::{Control, IfMatch, MAX_CONFLICTS, busy, read};
+use super::{Control, IfMatch, MAX_CONFLICTS, Made, busy, read};
 
 impl Control {
     /// Creates the job, or gives it a new definition. Writes nothing when the definition stands.
@@ -77,9 +76,11 @@ impl Control {
             let Some(change) = change else {
                 return Ok(outcome);
             };
-            let txn = change::transaction(&self.keys, &heads, &[change]);
-            if let TxnOutcome::Applied { .. } = self.settle(&txn).await? {
-                return Ok(outcome);
+            let name = self.name();
+            let txn = change::transaction(&self.keys, &heads, &[change], name);
+            match self.make(&heads, name, &txn).await? {
+                Made::Now(_) | Made::Before => return Ok(outcome),
+                Made::Not(_) => {}
             }
         }
         Err(busy())

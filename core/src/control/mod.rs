@@ -26,12 +26,14 @@ mod why;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{BackendError, CoordinationBackend, Txn, TxnOutcome};
+use crate::backend::{BackendError, CoordinationBackend, Revision, Txn, TxnOutcome};
 use crate::bootstrap::read_meta;
 use crate::clock::{ClockState, FireClock, Hold};
 use crate::env::SharedEnv;
 use crate::keys::{Keys, partition_of};
 use crate::recipe::retry::Store;
+
+use change::{Heads, RECENT_CHANGES};
 
 pub use news::Untold;
 pub use types::{
@@ -150,11 +152,44 @@ impl Control {
         }
     }
 
+    /// Makes a change that was planned from `heads` and calls itself `name`. What conflicts may have
+    /// been made all the same, when an answer was lost: then it is not to be planned again.
+    async fn make(&self, heads: &Heads, name: u64, txn: &Txn) -> Result<Made, ControlError> {
+        if let TxnOutcome::Applied { revision, .. } = self.settle(txn).await? {
+            return Ok(Made::Now(revision));
+        }
+        let now = read::heads(&self.store, &self.keys, heads.partition).await?;
+        if now.changes.recent.contains(&name) {
+            return Ok(Made::Before);
+        }
+        let others = now.changes.seq.saturating_sub(heads.changes.seq);
+        if usize::try_from(others).unwrap_or(usize::MAX) > RECENT_CHANGES {
+            // It may have been made, and its name forgotten.
+            return Err(busy());
+        }
+        Ok(Made::Not(now))
+    }
+
+    /// A name for a change.
+    fn name(&self) -> u64 {
+        self.store.env().random_u64()
+    }
+
     /// Sends a transaction until it is settled, or a person has waited long enough.
     async fn settle(&self, txn: &Txn) -> Result<TxnOutcome, ControlError> {
         self.believed_ms()?;
         Ok(self.store.settle_within(txn, SETTLE_MS).await?)
     }
+}
+
+/// What became of a change.
+enum Made {
+    /// It was made as this revision.
+    Now(Revision),
+    /// It was made by an earlier copy of the request, whose answer was lost.
+    Before,
+    /// It was not, and the partition stands like this now.
+    Not(Heads),
 }
 
 fn busy() -> ControlError {

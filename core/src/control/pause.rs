@@ -1,14 +1,14 @@
 //! Pausing and resuming: one job, or all of them.
 
-use crate::backend::{BackendError, TxnOutcome, limits};
+use crate::backend::{BackendError, limits};
 use crate::job::record::Paused;
 use crate::job::spec::SpecError;
 
 use super::change;
 use super::hold::{self, Scope};
-use super::read::{self, Partition};
+use super::read::Partition;
 use super::types::{AllReport, ControlError, JobObject, PauseWish};
-use super::{Control, MAX_CONFLICTS, busy};
+use super::{Control, MAX_CONFLICTS, Made, busy};
 
 /// Jobs in one transaction: two writes each, far below the limit of 128.
 const JOBS_A_REQUEST: usize = 25;
@@ -137,22 +137,28 @@ impl Control {
             if changes.is_empty() {
                 return Ok(part);
             }
-            let txn = change::transaction(&self.keys, &partition.heads, &changes);
+            let name = self.name();
+            let txn = change::transaction(&self.keys, &partition.heads, &changes, name);
             if limits::check_txn(&txn).is_err() && group.len() > 1 {
                 let (left, right) = group.split_at(group.len() / 2);
                 let mut report = Box::pin(self.group_of_all(partition, left, bulk)).await?;
                 report.add(Box::pin(self.group_of_all(partition, right, bulk)).await?);
                 return Ok(report);
             }
-            match self.settle(&txn).await? {
-                TxnOutcome::Applied { revision, .. } => {
-                    partition.heads.changes = change::next_changes(&partition.heads, &changes);
+            match self.make(&partition.heads, name, &txn).await? {
+                Made::Now(revision) => {
+                    partition.heads.changes =
+                        change::next_changes(&partition.heads, &changes, name);
                     partition.heads.changes_revision = revision;
                     return Ok(part);
                 }
-                TxnOutcome::Conflict { .. } => {
+                Made::Before => {
                     let number = partition.heads.partition;
-                    let heads = read::heads(&self.store, &self.keys, number).await?;
+                    *partition = Partition::load(&self.store, &self.keys, number).await?;
+                    return Ok(part);
+                }
+                Made::Not(heads) => {
+                    let number = heads.partition;
                     if heads.changes_revision == partition.heads.changes_revision {
                         // Only the cursor moved: no job changed.
                         partition.heads = heads;

@@ -114,6 +114,10 @@ pub struct ChangesRecord {
     pub seq: u64,
     /// What the last one touched: job, and its version after it (`None`: deleted).
     pub touched: Vec<(String, Option<u64>)>,
+    /// What the last changes called themselves, newest last: whoever made one and did not hear that
+    /// it was made finds it here, and does not make it again over what others changed since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<u64>,
 }
 
 /// A job's template, apart from its definitions.

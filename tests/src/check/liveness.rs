@@ -83,7 +83,8 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                 format!("{attempt:?} is {} at {owner}", record.state),
             ));
         }
-        let backfilled = record.kind == RunKind::Backfill || is_backfilled_part(history, &keys, &record);
+        let backfilled =
+            record.kind == RunKind::Backfill || is_backfilled_part(history, &keys, &record);
         if backfilled && waits_for_others(history, &keys, &record) {
             continue;
         }
