@@ -28,7 +28,7 @@ pub(crate) struct ServeArgs {
     /// Name of this node [default: made once and kept in the data directory].
     #[arg(long, env = "PUNCTUAL_NODE_ID", value_name = "ID")]
     pub(crate) node_id: Option<String>,
-    /// How many runs at once.
+    /// How many runs at once [default: 16].
     #[arg(long, env = "PUNCTUAL_SLOTS", value_name = "N")]
     pub(crate) slots: Option<u32>,
     /// Which queues to serve [default: default].
@@ -71,20 +71,20 @@ pub(crate) struct ServeArgs {
     /// A file with the secret that signs what is sent to them [default: it is not signed].
     #[arg(long, env = "PUNCTUAL_NOTIFY_SECRET_FILE", value_name = "FILE")]
     pub(crate) notify_secret_file: Option<PathBuf>,
-    /// How long a leader stays one without renewing.
+    /// How long a leader stays one without renewing [default: 5s].
     #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
     pub(crate) leader_ttl: Option<Millis>,
     /// How long an instant may stay undecided before another node takes the lead; 0 waits for the
     /// leader's lease to end [default: 1s].
     #[arg(long, env = "PUNCTUAL_OVERDUE_TAKEOVER", value_name = "DURATION")]
     pub(crate) overdue_takeover: Option<Millis>,
-    /// How long a node counts as alive without renewing.
+    /// How long a node counts as alive without renewing [default: 10s].
     #[arg(long, env = "PUNCTUAL_SESSION_TTL", value_name = "DURATION")]
     pub(crate) session_ttl: Option<Millis>,
-    /// How long after its session's end a node's runs are given up.
+    /// How long after its session's end a node's runs are given up [default: 15s].
     #[arg(long, env = "PUNCTUAL_LOST_GRACE", value_name = "DURATION")]
     pub(crate) lost_grace: Option<Millis>,
-    /// How long a graceful stop waits for runs.
+    /// How long a graceful stop waits for runs; then it stops them [default: 30s].
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "DURATION")]
     pub(crate) drain_timeout: Option<Millis>,
     /// What an acknowledged write of the embedded store survives: the death of the process, or a

@@ -50,12 +50,14 @@ pub(super) async fn apply(common: &Common, output: &Output, args: &ApplyArgs) ->
         return output.object(&answer, "", String::new);
     }
     let tense = if args.dry_run { "would be " } else { "" };
-    if output.verbose > 0 || changes(&answer) <= 20 {
-        for (ids, word) in [
-            (&answer.report.created, "created"),
-            (&answer.report.updated, "updated"),
-            (&answer.report.deleted, "deleted"),
-        ] {
+    let all = output.verbose > 0 || changes(&answer) <= 20;
+    for (ids, word) in [
+        (&answer.report.created, "created"),
+        (&answer.report.updated, "updated"),
+        (&answer.report.deleted, "deleted"),
+    ] {
+        // Who reads of a number of deleted jobs must see which.
+        if all || word == "deleted" {
             for id in ids {
                 output.line(&format!("job {id} {tense}{word}"))?;
             }

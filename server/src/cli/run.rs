@@ -143,7 +143,8 @@ fn kind(run: &RunObject) -> String {
 /// `3 of 8`, counted from 0 as everywhere; of a run that is divided, how many there are.
 fn part(run: &RunObject) -> String {
     match (run.shard, run.shards) {
-        (Some(index), Some(total)) => format!("{index} of {total}"),
+        (Some(index), Some(total)) => format!("{index} (of 0 to {})", total.saturating_sub(1)),
+        (None, Some(1)) => "1 part".into(),
         (None, Some(total)) => format!("{total} parts"),
         _ => String::new(),
     }

@@ -56,7 +56,7 @@ fn why(cause: StopCause) -> &'static str {
     match cause {
         StopCause::Cancelled => "cancelled",
         StopCause::Timeout => "longer than its timeout",
-        StopCause::Fenced => "the node's session ran out",
+        StopCause::Fenced => "the node's session ran out, or the time that a stopping node waits",
     }
 }
 
