@@ -15,6 +15,7 @@ pub mod leader;
 pub mod model;
 pub mod node;
 pub mod notify;
+pub mod partition;
 pub mod plan;
 pub mod progress;
 pub mod recipe;

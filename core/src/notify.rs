@@ -21,6 +21,23 @@ pub struct Message {
     pub body: Vec<u8>,
 }
 
+/// Why a message was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// The receiver answered, and takes not this message: others for it may fare better.
+    #[error("{0}")]
+    Refused(String),
+    /// It does not answer, or asks to be left alone: nothing is sent to it for a while.
+    #[error("{0}")]
+    Away(String),
+}
+
+impl From<String> for NotTaken {
+    fn from(why: String) -> Self {
+        Self::Away(why)
+    }
+}
+
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
@@ -41,7 +58,7 @@ pub trait Notifier: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why the receiver has not taken it, or may not be asked, for people.
-    async fn send(&self, message: &Message) -> Result<(), String>;
+    async fn send(&self, message: &Message) -> Result<(), NotTaken>;
 
     /// Is told what became of each message.
     fn count(&self, delivery: Delivery) {

@@ -107,6 +107,8 @@ impl Control {
                 cause: last.cause.clone(),
                 parts: None,
                 shard: last.shard.clone(),
+                // Only the first attempt of a run can be late.
+                late_at_ms: None,
                 ..pending(
                     job,
                     definition,

@@ -6,7 +6,7 @@ use crate::backend::{Entry, PageLimit, Requirement, Span, Txn, TxnOutcome};
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{IdemRecord, RunRecord, decode, encode};
 use crate::job::run::{FailReason, RunEvent, RunState};
-use crate::job::spec::{Overlap, payload_finding};
+use crate::job::spec::{Overlap, SpecError, payload_finding};
 use crate::keys::{AttemptKey, fnv1a, job_of_run, partition_of};
 use crate::leader::fire::pending;
 use crate::leader::siblings::Siblings;
@@ -69,6 +69,9 @@ impl Control {
             }
             let now_ms = self.change_ms().await?;
             let definition = ready(job, now_ms)?;
+            if let Some(finding) = too_much_in_parts(definition.spec.fan_out, asked.len()) {
+                return Err(ControlError::Invalid(vec![(id.to_owned(), finding)]));
+            }
             let generation = job.record.generation;
             let record = RunRecord {
                 run: run.clone(),
@@ -417,4 +420,19 @@ fn parse_place(cursor: &str) -> Option<(i64, String, u32)> {
     let mut parts = cursor.splitn(3, '/');
     let (at, attempt, run) = (parts.next()?, parts.next()?, parts.next()?);
     Some((at.parse().ok()?, run.to_owned(), attempt.parse().ok()?))
+}
+
+/// Bytes of payload that one trigger may put into the store: each part of a run has a copy.
+const MAX_IN_PARTS: usize = 4 << 20;
+
+/// What is wrong with a payload of so many bytes for a run in so many parts.
+fn too_much_in_parts(fan_out: Option<u32>, bytes: usize) -> Option<SpecError> {
+    let parts = usize::try_from(fan_out?).unwrap_or(usize::MAX);
+    if parts.saturating_mul(bytes) <= MAX_IN_PARTS {
+        return None;
+    }
+    let most = MAX_IN_PARTS / parts.max(1);
+    let what = format!("{bytes} bytes for each of {parts} parts are too much");
+    let hint = format!("{most} bytes at most: name the data instead of sending it");
+    Some(SpecError::new("payload", what).hint(hint))
 }

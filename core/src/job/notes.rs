@@ -124,6 +124,10 @@ pub fn no_part_started<'a>(
     let mut any = false;
     for part in ended {
         any = true;
+        // Its code never began; another attempt stands for it.
+        if part.failed == Some(FailReason::NotStarted) {
+            continue;
+        }
         let started_ms = part.started_ms.or(part.ended_ms);
         if started_ms.is_some_and(|at_ms| at_ms <= late_at_ms) {
             return false;

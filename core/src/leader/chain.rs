@@ -211,6 +211,14 @@ impl Chain {
                     together = 1;
                     left = ready.into_iter().chain(rest).chain(set_aside).collect();
                 }
+                Err(BackendError::Rejected(why)) => {
+                    // The others' notes must not wait for this one.
+                    tracing::error!(run, why, "no store takes what comes after this run");
+                    let again_ms = context.store.env().monotonic_ms() + UNREADABLE_MS;
+                    self.later.insert(run.to_owned(), again_ms);
+                    self.todos.insert(run.to_owned(), todo);
+                    return Ok(true);
+                }
                 Err(error) => {
                     self.todos.insert(run.to_owned(), todo);
                     return Err(error);

@@ -21,6 +21,8 @@ pub struct Crowd {
 #[derive(Debug, Default)]
 struct Executing {
     slots: BTreeSet<(u32, AttemptKey)>,
+    /// Parts of its runs.
+    parts: BTreeSet<AttemptKey>,
     /// When one ended last.
     freed_ms: Option<i64>,
 }
@@ -41,6 +43,10 @@ impl Crowd {
             let job = self.jobs.entry(key.job.clone()).or_default();
             job.slots.insert((slot, key.clone()));
         }
+        if record.shard.is_some() && matches!(record.state, RunState::Locked | RunState::Running) {
+            let job = self.jobs.entry(key.job.clone()).or_default();
+            job.parts.insert(key.clone());
+        }
     }
 
     /// It stands like this no more.
@@ -51,13 +57,19 @@ impl Crowd {
             job.slots.remove(&(slot, key.clone()));
             job.freed_ms = Some(now_ms);
         }
+        if let Some(job) = self.jobs.get_mut(&key.job)
+            && job.parts.remove(key)
+        {
+            job.freed_ms = Some(now_ms);
+        }
     }
 
     /// Everything is about to be listed anew.
     pub fn clear(&mut self, now_ms: i64) {
         for job in self.jobs.values_mut() {
-            if !job.slots.is_empty() {
+            if !job.slots.is_empty() || !job.parts.is_empty() {
                 job.slots.clear();
+                job.parts.clear();
                 job.freed_ms = Some(now_ms);
             }
         }
@@ -72,14 +84,23 @@ impl Crowd {
     /// ago: as long as a node has to take a run that could be taken.
     #[must_use]
     pub fn excuses(&self, record: &RunRecord, now_ms: i64) -> bool {
-        let (Some(limit), RunState::Pending) = (record.concurrency, record.state) else {
+        if record.state != RunState::Pending {
             return false;
-        };
+        }
         let job = self.jobs.get(&record.job);
-        let slots = job.map(|job| &job.slots);
-        let taken = slots.map_or(0, BTreeSet::len);
-        let last = slots.and_then(BTreeSet::last).map(|(slot, _)| *slot);
-        if last.is_some_and(|last| last >= limit) || taken >= usize::try_from(limit).unwrap_or(1) {
+        let has_no_chance = match (record.concurrency, &record.shard) {
+            (Some(limit), _) => {
+                let slots = job.map(|job| &job.slots);
+                let taken = slots.map_or(0, BTreeSet::len);
+                let last = slots.and_then(BTreeSet::last).map(|(slot, _)| *slot);
+                last.is_some_and(|last| last >= limit)
+                    || taken >= usize::try_from(limit).unwrap_or(1)
+            }
+            // Parts wait for their like: that is what a run is divided for.
+            (None, Some(_)) => job.is_some_and(|job| !job.parts.is_empty()),
+            (None, None) => return false,
+        };
+        if has_no_chance {
             return true;
         }
         let ready_ms = record.created_ms.max(record.not_before_ms);
@@ -128,6 +149,27 @@ mod tests {
         assert!(!crowd.excuses(&other, 9_000));
         crowd.seen(&key("j@2"), &record(RunState::Running, Some(3), Some(4)));
         assert!(crowd.excuses(&other, 9_000));
+    }
+
+    #[test]
+    fn parts_wait_for_their_like() {
+        let mut crowd = Crowd::new(0);
+        let shard = Some(crate::job::parts::Shard {
+            index: 0,
+            total: 2,
+            node: None,
+        });
+        let part = |state| RunRecord {
+            shard: shard.clone(),
+            ..record(state, None, None)
+        };
+        let waiting = part(RunState::Pending);
+        assert!(!crowd.excuses(&waiting, 601));
+        crowd.seen(&key("j@1~s-0001"), &part(RunState::Running));
+        assert!(crowd.excuses(&waiting, 1_000_000));
+        crowd.gone(&key("j@1~s-0001"), &part(RunState::Running), 5_000);
+        assert!(crowd.excuses(&waiting, 5_600));
+        assert!(!crowd.excuses(&waiting, 5_601));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::job::notes::{NoteKey, NoteRecord, is_late, late, parts_are_late};
 use crate::job::record::{decode, encode};
 use crate::job::spec::{NotifyEvent, receiver_of};
 use crate::keys::{AttemptKey, Keys, partition_of};
-use crate::notify::{Delivery, Message, Notifier};
+use crate::notify::{Delivery, Message, NotTaken, Notifier};
 use crate::recipe::view::ViewEvent;
 
 use super::LeaderContext;
@@ -76,11 +76,13 @@ struct Receiver {
     failures: u32,
     /// By the monotonic clock.
     next_ms: u64,
+    /// Counts all tasks: when it had its last one.
+    turn: u64,
     task: Option<TaskHandle>,
 }
 
 /// What a task has done: each note, its revision, and why it was not taken.
-type Answer = (String, Vec<(NoteKey, Revision, Result<(), String>)>);
+type Answer = (String, Vec<(NoteKey, Revision, Result<(), NotTaken>)>);
 
 /// What is still to be told.
 #[derive(Debug)]
@@ -91,6 +93,8 @@ pub struct Notes {
     answer: mpsc::Sender<Answer>,
     /// Late runs whose definition cannot be read: looked at again then, by the monotonic clock.
     later: BTreeMap<AttemptKey, u64>,
+    /// Tasks so far.
+    turns: u64,
 }
 
 impl Default for Notes {
@@ -102,6 +106,7 @@ impl Default for Notes {
             answers,
             answer,
             later: BTreeMap::new(),
+            turns: 0,
         }
     }
 }
@@ -198,14 +203,16 @@ impl Notes {
                     notifier.count(delivery);
                 }
                 if let Err(why) = &result {
-                    to.failures = to.failures.saturating_add(1);
-                    to.next_ms = now_ms.saturating_add(wait_ms(to.failures));
+                    if matches!(why, NotTaken::Away(_)) {
+                        to.failures = to.failures.saturating_add(1);
+                        to.next_ms = now_ms.saturating_add(wait_ms(to.failures));
+                    }
                     let (run, event) = (&key.run, &key.event);
                     tracing::warn!(
                         run,
                         event,
                         receiver,
-                        why,
+                        %why,
                         "could not be told; it is tried again"
                     );
                 } else {
@@ -359,6 +366,10 @@ impl Notes {
                 all.push((note.tries, note.record.since_ms, key.clone()));
             }
         }
+        // Who has waited longest for a turn comes first: those that are slow must not have all tasks.
+        let turn_of = |name: &str| self.receivers.get(name).map_or(0, |to| to.turn);
+        let mut due: Vec<_> = due.into_iter().collect();
+        due.sort_by_key(|(receiver, _)| turn_of(receiver));
         for (receiver, mut all) in due {
             if tasks >= MAX_TASKS {
                 return;
@@ -379,7 +390,10 @@ impl Notes {
                 self.answer.clone(),
             );
             let task = env.spawn("notify", Box::pin(task));
-            self.receivers.entry(receiver).or_default().task = Some(task);
+            self.turns += 1;
+            let to = self.receivers.entry(receiver).or_default();
+            to.turn = self.turns;
+            to.task = Some(task);
         }
     }
 }
@@ -457,11 +471,12 @@ async fn deliver(
     for (key, modified, message) in notes {
         let limit = Duration::from_millis(SEND_TIMEOUT_MS);
         let sent = timeout(&*env, limit, notifier.send(&message)).await;
-        let result =
-            sent.unwrap_or_else(|| Err(format!("no answer within {} s", SEND_TIMEOUT_MS / 1_000)));
-        let refused = result.is_err();
+        let result = sent.unwrap_or_else(|| {
+            Err(format!("no answer within {} s", SEND_TIMEOUT_MS / 1_000).into())
+        });
+        let away = matches!(result, Err(NotTaken::Away(_)));
         results.push((key, modified, result));
-        if refused || env.monotonic_ms().saturating_sub(began_ms) >= SEND_TIMEOUT_MS {
+        if away || env.monotonic_ms().saturating_sub(began_ms) >= SEND_TIMEOUT_MS {
             break;
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 
-use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Txn, Write};
+use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Txn, Write, limits};
 use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{RunRecord, SeqRecord, decode, encode};
@@ -29,6 +29,8 @@ use super::partition::Partition;
 /// No policy looks at more than so many.
 const MAX_READ: usize = 2 * MAX_SIBLINGS as usize;
 
+/// And so many bytes: others share the request.
+const MAX_BYTES: usize = limits::MAX_REQUEST_BYTES / 2;
 /// A replacement has room for so many writes: the ends of as many first attempts.
 const MAX_REPLACING: usize = 3 * MAX_SIBLINGS as usize;
 
@@ -237,12 +239,13 @@ impl Siblings {
         let (before, mut left) = (txn.ops.len(), ending.len());
         ending.into_iter().fold(txn, |txn, (entry, waiting)| {
             left -= 1;
-            // The end of a retry is wider. What does not fit in is cancelled: whoever claims it ends
-            // it then.
+            // The end of a retry is wider, and one with a large payload longer. What does not fit in
+            // is cancelled: whoever claims it, or the leader, ends it then.
             let room = MAX_REPLACING + before - left - txn.ops.len();
             let gone = waiting
                 .and_then(|attempt| replaced(keys, &attempt, by, now_ms))
-                .filter(|gone| gone.ops.len() <= room);
+                .filter(|gone| gone.ops.len() <= room)
+                .filter(|gone| limits::txn_bytes(&txn) + limits::txn_bytes(gone) <= MAX_BYTES);
             match (gone, keys.parse_attempt(&entry.key)) {
                 (Some(gone), _) => Txn {
                     require: [txn.require, gone.require].concat(),

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{BackendResult, BatchOutcome, Requirement, Revision, Txn};
+use crate::backend::{BackendResult, BatchOutcome, Requirement, Revision, Txn, limits};
 use crate::job::Definition;
 use crate::job::finish::Attempt;
 use crate::job::record::RunRecord;
 use crate::keys::AttemptKey;
 use crate::recipe::retry::Store;
+
+/// Claims of a request have so many bytes at most: their starts, which write somewhat more, must fit
+/// into one as well.
+const STEP_BYTES: usize = limits::MAX_REQUEST_BYTES / 2;
 
 /// The transactions of a request, and what each of them makes of its run.
 #[derive(Default)]
@@ -18,6 +22,12 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// Whether the request stays small enough with this one. The first one always has a place.
+    pub(super) fn fits(&self, txn: &Txn) -> bool {
+        let bytes: usize = self.txns.iter().map(limits::txn_bytes).sum();
+        self.txns.is_empty() || bytes + limits::txn_bytes(txn) <= STEP_BYTES
+    }
+
     pub(super) fn add(&mut self, key: AttemptKey, txn: Txn, record: RunRecord) {
         self.txns.push(txn);
         self.records.push((key, record));

@@ -20,7 +20,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use punctual::job::spec::{JobSpec, SpecError, WebhookUrl};
 use punctual::leader::notes::SEND_TIMEOUT_MS;
-use punctual::notify::{Delivery, Message, Notifier};
+use punctual::notify::{Delivery, Message, NotTaken, Notifier};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
@@ -138,7 +138,7 @@ impl Webhooks {
 
 #[async_trait]
 impl Notifier for Webhooks {
-    async fn send(&self, message: &Message) -> Result<(), String> {
+    async fn send(&self, message: &Message) -> Result<(), NotTaken> {
         let limit = Duration::from_millis(SEND_TIMEOUT_MS);
         let status = tokio::time::timeout(limit, self.call(message))
             .await
@@ -146,7 +146,13 @@ impl Notifier for Webhooks {
         if status.is_success() {
             return Ok(());
         }
-        Err(format!("it answers {status}"))
+        let why = format!("it answers {status}");
+        let is_away = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        Err(if is_away {
+            NotTaken::Away(why)
+        } else {
+            NotTaken::Refused(why)
+        })
     }
 
     fn count(&self, delivery: Delivery) {

@@ -102,7 +102,9 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
             _ => Some(record.not_before_ms.max(record.created_ms)),
         };
         let since = match since {
-            Some(since) if record.concurrency.is_some() => Some(chance_ms(history, &record, since)),
+            Some(since) if record.concurrency.is_some() || record.shard.is_some() => {
+                Some(chance_ms(history, &record, since))
+            }
             since => since,
         };
         let stuck_ms = now_ms - since.unwrap_or(record.created_ms);

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use punctual::duration::Millis;
 use punctual::job::spec::{JobSpec, NotifyEvent, NotifySpec};
 use punctual::keys::fnv1a;
-use punctual::notify::{Message, Notifier};
+use punctual::notify::{Message, NotTaken, Notifier};
 
 use super::executor::{Executor, Proc};
 use super::rng::Rng;
@@ -103,7 +103,7 @@ impl Receivers {
 
 #[async_trait]
 impl Notifier for Receivers {
-    async fn send(&self, message: &Message) -> Result<(), String> {
+    async fn send(&self, message: &Message) -> Result<(), NotTaken> {
         let mood = self.mood();
         match mood {
             Mood::Takes => self.take(message),
@@ -116,7 +116,7 @@ impl Notifier for Receivers {
                 std::future::pending::<()>().await;
             }
             Mood::IsSilent => std::future::pending::<()>().await,
-            Mood::Refuses => return Err("500".into()),
+            Mood::Refuses => return Err(NotTaken::Away("500".into())),
         }
         Ok(())
     }
