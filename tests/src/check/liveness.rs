@@ -92,7 +92,14 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
         let limit = match record.state {
             // All slots may be taken; then the leader ends it in time.
             RunState::Pending => {
-                spec.map_or(3_600_000, |spec| spec.unclaimed_after.ms_i64()) - GRACE_MS / 2
+                let patience = spec.map_or(3_600_000, |spec| spec.unclaimed_after.ms_i64());
+                // Each run of a backfill waits for those before it.
+                let ready_ms = record.not_before_ms.max(record.created_ms);
+                let patience = match backfilled {
+                    true => patience.max(record.deadline_ms - ready_ms),
+                    false => patience,
+                };
+                patience - GRACE_MS / 2
             }
             _ => spec.map_or(3_600_000, |spec| spec.timeout.ms_i64()) + 10_000,
         };
@@ -150,6 +157,18 @@ fn chance_ms(history: &History<'_>, record: &RunRecord, since_ms: i64) -> i64 {
                     }
                 }
                 Change::Leader { .. } => chance_ms = chance_ms.max(revised.unix_ms),
+                // Parts wait for their like.
+                Change::Run(step)
+                    if record.shard.is_some()
+                        && step.key.job == record.job
+                        && part_of(&step.key.run).is_some()
+                        && step
+                            .before
+                            .as_ref()
+                            .is_some_and(|it| it.record.owner.is_some()) =>
+                {
+                    chance_ms = chance_ms.max(revised.unix_ms);
+                }
                 _ => {}
             }
         }
