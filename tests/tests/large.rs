@@ -125,11 +125,8 @@ async fn large_runs_are_claimed_in_several_requests_and_stop_nobody() {
 async fn large_runs_that_are_replaced_hold_up_no_other_job() {
     let bench = bench().await;
     let home = partition_of("rep", 16);
-    let other = (0..).map(|n| format!("other-{n}"));
-    let other = other
-        .filter(|id| partition_of(id, 16) == home)
-        .next()
-        .unwrap();
+    let mut other = (0..).map(|n| format!("other-{n}"));
+    let other = other.find(|id| partition_of(id, 16) == home).unwrap();
     let mut rep = JobSpec::handler("rep", "quick");
     rep.queue = "nobody".into();
     bench.control.put_job(rep.clone(), None).await.unwrap();
