@@ -35,7 +35,8 @@ pub(crate) struct Report {
     jobs: usize,
     many: Cost,
     few: Cost,
-    /// Until this many runs of one second were durable, and until all had ended, in milliseconds.
+    /// Until the last run of that second was planned, as its record says, and until all had ended;
+    /// in milliseconds.
     at_once_decided_ms: i64,
     at_once_ended_ms: i64,
     create_s: f64,
@@ -95,7 +96,7 @@ impl Report {
         out += &row("processor while nothing fires, %", |c| c.idle_cpu_pct, 2);
         out += &row("processor time a fire, ms", |c| c.fire_ms, 3);
         out + &format!(
-            "\n{AT_ONCE} due in one second: decided after {} ms, ended after {} ms\n\
+            "\n{AT_ONCE} due in one second: planned after {} ms, ended after {} ms\n\
              {} runs, {} missed, {} duplicates",
             self.at_once_decided_ms,
             self.at_once_ended_ms,
