@@ -100,6 +100,9 @@ fn seeds_that_failed_once_hold() {
     holds(&plan("default", 3_832));
     // A run in parts was judged before the last records of its parts were there.
     holds(&plan("default", 2_028));
+    // A worker's clock stepped ahead by hours as it wrote the end of a chain's run: the next one waited
+    // until the clocks had come there.
+    holds(&plan("default", 17_750));
     // Here the checkers were wrong: parts of a backfilled run wait as long as it may, and a start that
     // never came to the code is none.
     holds(&plan("default", 1_160));

@@ -135,10 +135,13 @@ impl Control {
         let Ok(record) = decode::<DelayRecord>(&entry.value) else {
             return Ok(None);
         };
-        let end = chain_end(&self.store, &self.keys, partition, &job.id, &record).await?;
+        let now_ms = self.now_ms();
+        let (store, keys) = (&self.store, &self.keys);
+        let end = chain_end(store, keys, partition, &job.id, &record, now_ms).await?;
         Ok(match end {
+            ChainEnd::Alive => None,
             ChainEnd::At(since_ms) => due_ms(job, &record, since_ms),
-            ChainEnd::Alive | ChainEnd::Unknown => None,
+            ChainEnd::Unknown => due_ms(job, &record, now_ms),
         })
     }
 

@@ -45,7 +45,8 @@ struct Waiting {
     record: DelayRecord,
     modified: Revision,
     due: Due,
-    /// Since when its last run is known to be over, when no record says when it ended.
+    /// Since when its last run is known to be over, when no record says when it ended. A new leader
+    /// counts anew.
     over_ms: Option<i64>,
 }
 
@@ -191,7 +192,8 @@ async fn look(
             return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
         }
     }
-    let since_ms = match chain_end(&context.store, keys, partition, id, record).await? {
+    let end = chain_end(&context.store, keys, partition, id, record, now_ms).await?;
+    let since_ms = match end {
         ChainEnd::Alive => return Ok(Look::Wait(Due::AfterRun)),
         ChainEnd::At(since_ms) => since_ms,
         ChainEnd::Unknown => *waiting.over_ms.get_or_insert(now_ms),
@@ -225,11 +227,12 @@ pub enum ChainEnd {
     Alive,
     /// It ended then, or the chain began then; in Unix milliseconds.
     At(i64),
-    /// It is over, and its record is gone: removed by hand, since retention keeps it.
+    /// It is over, and nothing says when: its record was removed by hand (retention keeps it), or the
+    /// clock of whoever wrote it was ahead.
     Unknown,
 }
 
-/// How the last run of the chain stands.
+/// How the last run of the chain stands, by a clock that says `now_ms`.
 ///
 /// # Errors
 /// Those of the store.
@@ -239,6 +242,7 @@ pub async fn chain_end(
     partition: u16,
     job: &str,
     record: &DelayRecord,
+    now_ms: i64,
 ) -> BackendResult<ChainEnd> {
     let Some(run) = &record.run else {
         return Ok(ChainEnd::At(record.since_ms));
@@ -252,7 +256,10 @@ pub async fn chain_end(
     let ended = ended
         .iter()
         .filter_map(|entry| decode::<RunRecord>(&entry.value).ok()?.ended_ms);
-    Ok(ended.max().map_or(ChainEnd::Unknown, ChainEnd::At))
+    // Nothing ends before it was made, nor after now: such a time is of a clock that was wrong.
+    let ended_ms = ended.max().map(|ended_ms| ended_ms.max(record.since_ms));
+    let past = ended_ms.filter(|ended_ms| *ended_ms <= now_ms);
+    Ok(past.map_or(ChainEnd::Unknown, ChainEnd::At))
 }
 
 /// When the next run is due: at once for the first one, not before the job was last changed or let

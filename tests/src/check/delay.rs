@@ -18,7 +18,8 @@ use crate::sim::world::NAMESPACE;
 #[derive(Default)]
 struct Chain {
     last: Option<String>,
-    /// When its last run ended, or the chain began; by the record, and in virtual time.
+    /// When its last run ended, or the chain began; by the record (but not after it was written, whose
+    /// clock was wrong then), and in virtual time.
     since: Option<(i64, u64)>,
     began: bool,
 }
@@ -85,7 +86,7 @@ pub fn check(history: &History<'_>) -> Vec<Violation> {
                 }
             }
         }
-        ended(&keys, &logged.events, logged.at_ms, &mut chains);
+        ended(&keys, &logged.events, (logged.at_ms, unix_ms), &mut chains);
         for event in &logged.events {
             let Some(job) = keys.parse_delay(event.key()) else {
                 continue;
@@ -191,7 +192,12 @@ fn skipped(keys: &Keys, events: &[Event], run: Option<&str>) -> Option<i64> {
 }
 
 /// Takes in the ends of runs; an attempt that is followed by another one is none.
-fn ended(keys: &Keys, events: &[Event], at_ms: u64, chains: &mut BTreeMap<String, Chain>) {
+fn ended(
+    keys: &Keys,
+    events: &[Event],
+    (at_ms, unix_ms): (u64, i64),
+    chains: &mut BTreeMap<String, Chain>,
+) {
     for event in events {
         if !keys.all_done().contains(event.key()) {
             continue;
@@ -211,7 +217,7 @@ fn ended(keys: &Keys, events: &[Event], at_ms: u64, chains: &mut BTreeMap<String
             chain.since = record
                 .ended_ms
                 .filter(|_| !retried)
-                .map(|ended_ms| (ended_ms, at_ms));
+                .map(|ended_ms| (ended_ms.min(unix_ms), at_ms));
         }
     }
 }
