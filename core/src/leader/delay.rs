@@ -7,7 +7,7 @@
 //! whoever leads; a pause or an edit that was acknowledged before is heeded; and a run that ended in
 //! any way at all, or vanished, is followed: the chain cannot break.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::backend::{BackendResult, Entry, Event, Requirement, Revision, Txn};
 use crate::control::types::RunKind;
@@ -106,8 +106,8 @@ impl Delays {
         self.jobs.insert(job, waiting);
     }
 
-    /// Makes the next runs that are due. `alive`: the runs that have an attempt that has not ended,
-    /// as far as is known here; the transaction makes sure.
+    /// Makes the next runs that are due. `alive`: whether a job's run has an attempt that has not
+    /// ended, as far as is known here; the transaction makes sure.
     ///
     /// # Errors
     /// Those of the store; nothing is lost, the rest is done at the next tick.
@@ -115,18 +115,18 @@ impl Delays {
         &mut self,
         context: &LeaderContext,
         authority: &Authority,
-        alive: &BTreeSet<&str>,
+        alive: impl Fn(&str, &str) -> bool,
     ) -> BackendResult<()> {
         let now_ms = context.clock.now_ms();
         let ripe: Vec<String> = self
             .jobs
             .iter()
-            .filter(|(_, waiting)| match waiting.due {
+            .filter(|(job, waiting)| match waiting.due {
                 Due::Now => true,
                 Due::At(at_ms) => at_ms <= now_ms,
                 Due::AfterRun => {
                     let last = waiting.record.run.as_deref();
-                    last.is_none_or(|run| !alive.contains(run))
+                    last.is_none_or(|run| !alive(job, run))
                 }
             })
             .map(|(job, _)| job.clone())

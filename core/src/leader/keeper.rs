@@ -25,7 +25,7 @@ use crate::job::Definition;
 use crate::job::finish::{self, Attempt, End};
 use crate::job::record::{NodeRecord, RunRecord, decode};
 use crate::job::run::{FailReason, Owner, Phase, RunEvent, RunState, transition};
-use crate::keys::{AttemptKey, part_of};
+use crate::keys::{AttemptKey, part_of, partition_of};
 use crate::recipe::view::{View, ViewEvent, forward};
 
 use super::LeaderContext;
@@ -290,9 +290,18 @@ impl Keeper {
             .tick(&self.context, &self.authority, &known)
             .await?;
         self.busy = self.chain.tick(&self.context, &self.authority).await?;
-        let alive = self.runs.keys().map(|key| key.run.as_str()).collect();
+        let alive = |job: &str, run: &str| {
+            let first = AttemptKey {
+                partition: partition_of(job, self.context.meta.partitions),
+                job: job.to_owned(),
+                run: run.to_owned(),
+                attempt: 0,
+            };
+            let mut from = self.runs.range(first..);
+            from.next().is_some_and(|(key, _)| key.run == run)
+        };
         self.delays
-            .tick(&self.context, &self.authority, &alive)
+            .tick(&self.context, &self.authority, alive)
             .await?;
         self.notes
             .tick(&self.context, &self.authority, &self.runs)
@@ -388,7 +397,7 @@ impl Keeper {
                 continue;
             };
             let from = AttemptKey {
-                partition: crate::keys::partition_of(job, self.context.meta.partitions),
+                partition: partition_of(job, self.context.meta.partitions),
                 job: job.to_owned(),
                 run: run.clone(),
                 attempt: 0,

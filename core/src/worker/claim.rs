@@ -13,7 +13,7 @@ use crate::recipe::session::Session;
 use super::execute::{COMMAND_PATIENCE_MS, start_patience_ms};
 use super::held::Held;
 use super::queue::Taken;
-use super::step::{Starts, Step, send};
+use super::step::{Following, Starts, Step, send};
 use super::{MAX_CLAIMS, Worker, WorkerContext};
 
 impl Worker {
@@ -30,17 +30,19 @@ impl Worker {
             if claims.txns.is_empty() && starts.step.txns.is_empty() {
                 return Ok(());
             }
-            let starting = pin!(send(&store, &guard, &starts.step.txns));
+            let Starts { step, of, begun_ms } = starts;
+            let starting = pin!(send(&store, &guard, &step.txns));
             let claiming = pin!(send(&store, &guard, &claims.txns));
             // Before anything else is waited for: what is RUNNING must run.
             let (started, claimed) = match select(starting, claiming).await {
                 Either::Left((answer, claiming)) => {
-                    let started = self.started(session, &starts, answer);
+                    let started = self.started(session, &step, of, begun_ms, answer);
                     (started, claiming.await)
                 }
                 Either::Right((claimed, starting)) => {
                     let answer = starting.await;
-                    (self.started(session, &starts, answer), claimed)
+                    let started = self.started(session, &step, of, begun_ms, answer);
+                    (started, claimed)
                 }
             };
             let claimed = self.taken(session, &claims, claimed);
@@ -133,14 +135,15 @@ impl Worker {
     fn started(
         &mut self,
         session: &Session,
-        starts: &Starts,
+        step: &Step,
+        mut left: Following,
+        begun_ms: u64,
         answer: BackendResult<BatchOutcome>,
     ) -> BackendResult<Vec<Attempt>> {
-        let mut left = starts.of.clone();
-        for running in self.taken(session, &starts.step, answer)? {
+        for running in self.taken(session, step, answer)? {
             if let Some((_, definition)) = left.remove(&running.key) {
                 let trust = session.trust.clone();
-                self.run((running, definition), starts.begun_ms, trust);
+                self.run((running, definition), begun_ms, trust);
             }
         }
         Ok(left.into_values().map(|(attempt, _)| attempt).collect())

@@ -109,8 +109,13 @@ pub async fn work(
 ) {
     let (inputs, mut inbox) = mpsc::channel(1_024);
     let view = |span| View::new(context.store.clone(), span, context.relist_ms);
-    let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
-    let _cancels = forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels);
+    // Who has no slots claims nothing, so that nobody's runs matter here.
+    let _views = (context.slots > 0).then(|| {
+        [
+            forward(view(context.keys.runs()), inputs.clone(), Input::Runs),
+            forward(view(context.keys.cancels()), inputs.clone(), Input::Cancels),
+        ]
+    });
     let _nodes = forward(view(context.keys.nodes()), inputs.clone(), Input::Nodes);
     let env = context.store.env().clone();
     let me = Peer {

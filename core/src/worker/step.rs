@@ -19,27 +19,31 @@ const STEP_BYTES: usize = limits::MAX_REQUEST_BYTES / 2;
 pub(super) struct Step {
     pub(super) txns: Vec<Txn>,
     pub(super) records: Vec<(AttemptKey, RunRecord)>,
+    bytes: usize,
 }
 
 impl Step {
     /// Whether the request stays small enough with this one. The first one always has a place.
     pub(super) fn fits(&self, txn: &Txn) -> bool {
-        let bytes: usize = self.txns.iter().map(limits::txn_bytes).sum();
-        self.txns.is_empty() || bytes + limits::txn_bytes(txn) <= STEP_BYTES
+        self.txns.is_empty() || self.bytes + limits::txn_bytes(txn) <= STEP_BYTES
     }
 
     pub(super) fn add(&mut self, key: AttemptKey, txn: Txn, record: RunRecord) {
+        self.bytes += limits::txn_bytes(&txn);
         self.txns.push(txn);
         self.records.push((key, record));
     }
 }
 
+/// Runs as they stand before they start, and what they follow.
+pub(super) type Following = BTreeMap<AttemptKey, (Attempt, Arc<Definition>)>;
+
 /// A step that starts runs.
 #[derive(Default)]
 pub(super) struct Starts {
     pub(super) step: Step,
-    /// As they stand before it, and what they follow.
-    pub(super) of: BTreeMap<AttemptKey, (Attempt, Arc<Definition>)>,
+    /// Which ones.
+    pub(super) of: Following,
     /// No later than the time from which the leader counts their time limits, by the monotonic clock.
     pub(super) begun_ms: u64,
 }

@@ -75,6 +75,10 @@ impl Member {
         self.process.is_some()
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.as_ref().expect("it is running").pid()
+    }
+
     pub(super) fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("it is running");
         if let Some(status) = process.ended(Duration::ZERO) {

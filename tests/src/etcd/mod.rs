@@ -88,6 +88,15 @@ impl Etcd {
         self.member.client
     }
 
+    /// Its process.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.member.pid()
+    }
+
     /// Stops the process where it is, or lets it go on.
     ///
     /// # Panics

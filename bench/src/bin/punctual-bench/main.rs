@@ -15,6 +15,7 @@ mod lateness;
 mod million;
 mod nodes;
 mod plot;
+mod procs;
 mod recorder;
 mod rival;
 mod stage;

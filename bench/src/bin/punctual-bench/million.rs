@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use crate::counted::wall_ms;
 use crate::figures::{machine, round};
 use crate::nodes::{HANDLER, Nodes};
-use crate::stage::{Audit, Namespace, Stage, Window, audit_of, each_second, text};
+use crate::procs::{cpu_ms, memory_mb};
+use crate::stage::{Audit, Namespace, Stage, Window, audit_of, each_second};
 
 /// Jobs that fire each second while the cost of a fire is taken.
 const FIRING: usize = 500;
@@ -229,30 +230,4 @@ async fn at_once(
     let decided_ms = last(|record| record.created_ms);
     let ended_ms = last(|record| record.ended_ms.unwrap_or(i64::MAX));
     Ok((decided_ms - due_ms, ended_ms - due_ms))
-}
-
-/// Processor time that a process has used, in milliseconds.
-fn cpu_ms(pid: u32) -> Result<f64, String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(text)?;
-    // Behind the name, which may hold anything: fields 14 and 15 of proc(5), in ticks of 10 ms.
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or("")
-        .split_whitespace()
-        .collect();
-    let ticks = |n: usize| fields.get(n).and_then(|field| field.parse::<f64>().ok());
-    let used = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
-    used.map(|ticks| ticks * 10.0)
-        .ok_or_else(|| "/proc says nothing of the node's processor time".into())
-}
-
-/// A line of `/proc/PID/status`, in megabytes.
-fn memory_mb(pid: u32, line: &str) -> Result<f64, String> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(text)?;
-    let kilobytes = status.lines().find_map(|l| l.strip_prefix(line));
-    kilobytes
-        .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
-        .map(|kilobytes| kilobytes / 1_024.0)
-        .ok_or_else(|| format!("/proc says nothing of the node's {line}"))
 }

@@ -25,7 +25,7 @@ const TIMEOUT_MS: u64 = 60_000;
 
 enum Source {
     Given,
-    One(#[allow(dead_code, reason = "lives as long as this")] Etcd),
+    One(Etcd),
     Three(#[allow(dead_code, reason = "lives as long as this")] EtcdCluster),
 }
 
@@ -33,10 +33,18 @@ enum Source {
 pub(crate) struct Stage {
     pub(crate) etcd: String,
     pub(crate) members: usize,
-    _source: Source,
+    source: Source,
 }
 
 impl Stage {
+    /// The process of an etcd of our own that has one member.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.source {
+            Source::One(etcd) => Some(etcd.pid()),
+            Source::Given | Source::Three(_) => None,
+        }
+    }
+
     /// The given etcd, or one of our own with so many members.
     pub(crate) fn open(given: Option<&str>, members: usize) -> Self {
         // A million jobs take more than etcd's two gigabytes.
@@ -45,14 +53,14 @@ impl Stage {
             (Some(given), _) => Self {
                 etcd: given.to_owned(),
                 members: given.split(',').count(),
-                _source: Source::Given,
+                source: Source::Given,
             },
             (None, 1) => {
                 let etcd = Etcd::start_with(&options);
                 Self {
                     etcd: etcd.endpoint(),
                     members,
-                    _source: Source::One(etcd),
+                    source: Source::One(etcd),
                 }
             }
             (None, _) => {
@@ -60,7 +68,7 @@ impl Stage {
                 Self {
                     etcd: etcd.endpoints().join(","),
                     members,
-                    _source: Source::Three(etcd),
+                    source: Source::Three(etcd),
                 }
             }
         }

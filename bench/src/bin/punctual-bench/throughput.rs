@@ -8,15 +8,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use punctual::backend::BackendResult;
 use punctual::cancel::{Canceller, StopCause};
 use punctual::env::TokioEnv;
 use punctual::handler::{Executors, RunContext};
 use punctual::node::{Node, NodeConfig};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::counted::{Counted, Tally};
 use crate::figures::{Rounds, machine, quotients, round};
 use crate::nodes::HANDLER;
+use crate::procs::cpu_ms;
 use crate::rival::{Rival, Shape};
 use crate::stage::{Audit, Namespace, Stage, Window, each_second, text};
 
@@ -70,6 +73,8 @@ pub(crate) struct Report {
     audit: Audit,
     /// Of the last round, for the table of operations.
     cost: Cost,
+    /// Microseconds of processor time a run, likewise.
+    cpu: Value,
     idle: Option<Value>,
 }
 
@@ -129,6 +134,7 @@ impl Report {
                 "ceiling_per_s": self.ceiling.all(),
             },
             "per_run": self.cost.json(),
+            "cpu_us_per_run": self.cpu,
             "idle_node_per_minute": self.idle,
             "runs": self.audit.runs,
             "missed": self.audit.missed,
@@ -173,6 +179,7 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
         ceiling: Rounds::default(),
         audit: Audit::default(),
         cost: Cost::default(),
+        cpu: Value::Null,
         idle: None,
     };
     // A record's size is known after the first round; this is what it comes to.
@@ -189,12 +196,18 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
         report.baseline.push(baseline);
         window.passed().await;
 
-        let sample = product(&namespace, what, runs, number == rounds).await?;
+        let before = Cpu::now(stage)?;
+        let sample = product(&namespace, what, runs).await?;
+        let ours = Cpu::now(stage)?.since(before);
+        let sample = sample.end(number == rounds).await?;
+        let before = Cpu::now(stage)?;
         report.product.push(sample.per_s);
         bytes = sample.shape.bytes;
         let shape = sample.shape;
         let ceiling = rival.ceiling(shape).await? / shape.writes_a_run(runs);
         report.ceiling.push(ceiling);
+        let bare = Cpu::now(stage)?.since(before);
+        report.cpu = json!({ "product": ours.us_each(runs), "ceiling": bare.us_each(runs) });
         report.audit.add(namespace.audit(&ids, window).await?);
         report.cost = sample.cost;
         report.idle = sample.idle;
@@ -210,6 +223,58 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
     Ok(report)
 }
 
+/// Processor time that this process and its etcd have used.
+#[derive(Clone, Copy)]
+struct Cpu {
+    here_ms: f64,
+    etcd_ms: f64,
+}
+
+impl Cpu {
+    /// Of an etcd that was given nothing is known.
+    fn now(stage: &Stage) -> Result<Self, String> {
+        Ok(Self {
+            here_ms: cpu_ms(std::process::id())?,
+            etcd_ms: stage.pid().map_or(Ok(0.0), cpu_ms)?,
+        })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            here_ms: self.here_ms - before.here_ms,
+            etcd_ms: self.etcd_ms - before.etcd_ms,
+        }
+    }
+
+    /// Microseconds of each of so many runs.
+    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    fn us_each(self, runs: usize) -> Value {
+        let each = |ms: f64| round(ms * 1_000.0 / runs.max(1) as f64, 1);
+        json!({ "client": each(self.here_ms), "etcd": each(self.etcd_ms) })
+    }
+}
+
+/// A node that has worked its backlog off.
+struct Done {
+    counted: Counted,
+    sample: Sample,
+    canceller: Canceller,
+    life: JoinHandle<BackendResult<()>>,
+}
+
+impl Done {
+    /// Ends it; before, looks at what it does when nothing is to be done, if that is wanted.
+    async fn end(self, and_idle: bool) -> Result<Sample, String> {
+        let mut sample = self.sample;
+        if and_idle {
+            sample.idle = Some(idle(&self.counted).await);
+        }
+        self.canceller.stop(StopCause::Cancelled);
+        self.life.await.map_err(text)?.map_err(text)?;
+        Ok(sample)
+    }
+}
+
 struct Sample {
     per_s: f64,
     shape: Shape,
@@ -217,12 +282,7 @@ struct Sample {
     idle: Option<Value>,
 }
 
-async fn product(
-    namespace: &Namespace,
-    what: What,
-    runs: usize,
-    is_last: bool,
-) -> Result<Sample, String> {
+async fn product(namespace: &Namespace, what: What, runs: usize) -> Result<Done, String> {
     let counted = Counted::new(namespace.backend.clone(), namespace.keys.clone());
     let mut executors = Executors::default();
     let nothing = |_: RunContext| async { Ok::<(), String>(()) };
@@ -256,16 +316,12 @@ async fn product(
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let tally = counted.tally().clone();
-    let idle = match is_last {
-        true => Some(idle(&counted).await),
-        false => None,
-    };
-    canceller.stop(StopCause::Cancelled);
-    life.await.map_err(text)?.map_err(text)?;
-    Ok(Sample {
-        idle,
-        ..sample(&tally, what, runs)
+    let sample = sample(&counted.tally(), what, runs);
+    Ok(Done {
+        counted,
+        sample,
+        canceller,
+        life,
     })
 }
 
