@@ -141,7 +141,7 @@ impl Control {
         Ok(match end {
             ChainEnd::Alive => None,
             ChainEnd::At(since_ms) => due_ms(job, &record, since_ms),
-            ChainEnd::Unknown => due_ms(job, &record, now_ms),
+            ChainEnd::Unknown(_) => due_ms(job, &record, now_ms),
         })
     }
 

@@ -45,9 +45,9 @@ struct Waiting {
     record: DelayRecord,
     modified: Revision,
     due: Due,
-    /// Since when its last run is known to be over, when no record says when it ended. A new leader
-    /// counts anew.
-    over_ms: Option<i64>,
+    /// Since when its last run is known to be over, when nothing that can be believed says when it
+    /// ended, and what does say so. A new leader counts anew.
+    over: Option<(Option<i64>, i64)>,
 }
 
 /// The jobs whose next run depends on the last one's end.
@@ -101,7 +101,7 @@ impl Delays {
             record,
             modified: entry.modified,
             due: Due::Now,
-            over_ms: None,
+            over: None,
         };
         self.jobs.insert(job, waiting);
     }
@@ -186,7 +186,7 @@ async fn look(
             .await?;
         let of_chain = |entry: &Entry| {
             let key = keys.parse_attempt(&entry.key);
-            key.is_some_and(|key| key.run.contains("~f-"))
+            key.is_some_and(|key| key.run.contains(OF_CHAIN))
         };
         if alive.iter().any(of_chain) {
             return Ok(Look::Wait(Due::At(now_ms + LOOK_AGAIN_MS)));
@@ -196,7 +196,14 @@ async fn look(
     let since_ms = match end {
         ChainEnd::Alive => return Ok(Look::Wait(Due::AfterRun)),
         ChainEnd::At(since_ms) => since_ms,
-        ChainEnd::Unknown => *waiting.over_ms.get_or_insert(now_ms),
+        ChainEnd::Unknown(says_ms) => match waiting.over {
+            Some((said_ms, over_ms)) if said_ms == says_ms => over_ms,
+            // Another end than the one seen before: somebody had it run again.
+            _ => {
+                waiting.over = Some((says_ms, now_ms));
+                now_ms
+            }
+        },
     };
     let Some(due_ms) = due_ms(&job, record, since_ms) else {
         // Its time is over, unless somebody changes it: then it is looked at again.
@@ -227,9 +234,9 @@ pub enum ChainEnd {
     Alive,
     /// It ended then, or the chain began then; in Unix milliseconds.
     At(i64),
-    /// It is over, and nothing says when: its record was removed by hand (retention keeps it), or the
-    /// clock of whoever wrote it was ahead.
-    Unknown,
+    /// It is over, and nothing that can be believed says when: its record was removed by hand (retention
+    /// keeps it), or says a time that has not come, since the clock of whoever wrote it was ahead.
+    Unknown(Option<i64>),
 }
 
 /// How the last run of the chain stands, by a clock that says `now_ms`.
@@ -258,8 +265,10 @@ pub async fn chain_end(
         .filter_map(|entry| decode::<RunRecord>(&entry.value).ok()?.ended_ms);
     // Nothing ends before it was made, nor after now: such a time is of a clock that was wrong.
     let ended_ms = ended.max().map(|ended_ms| ended_ms.max(record.since_ms));
-    let past = ended_ms.filter(|ended_ms| *ended_ms <= now_ms);
-    Ok(past.map_or(ChainEnd::Unknown, ChainEnd::At))
+    Ok(match ended_ms {
+        Some(ended_ms) if ended_ms <= now_ms => ChainEnd::At(ended_ms),
+        other => ChainEnd::Unknown(other),
+    })
 }
 
 /// When the next run is due: at once for the first one, not before the job was last changed or let
@@ -325,8 +334,11 @@ fn next(
     siblings.create(keys, &definition.spec, &key, &run, txn)
 }
 
+/// Behind the job in the id of a run of a chain.
+pub(super) const OF_CHAIN: &str = "~f-";
+
 /// `job~f-..`: the epoch, and the revision of `delay` that this run consumes. It never comes back, not
 /// even when somebody has spoilt the record.
 fn run_of_chain(job: &str, epoch: u8, consumed: u64) -> String {
-    format!("{job}~f-{epoch:02x}{consumed:014x}")
+    format!("{job}{OF_CHAIN}{epoch:02x}{consumed:014x}")
 }

@@ -7,7 +7,8 @@
 //! * Jobs that run after a success are run ([`super::chain`]), and those that run again some time
 //!   after their last run ([`super::delay`]).
 //! * Whoever asked for it is told of runs that failed, are late, and so on ([`super::notes`]).
-//! * History beyond its bounds is pruned ([`super::retain`]).
+//!
+//! History beyond its bounds is pruned in a task of its own ([`super::retain`]).
 //!
 //! What can go wrong: the owner is alive and finishes while we decide that it is lost. So recovery
 //! requires, in one transaction, that the session's key is absent *and* that the record is the one
@@ -35,18 +36,7 @@ use super::crowd::Crowd;
 use super::delay::Delays;
 use super::notes::Notes;
 use super::parts::{Known, Parents, parts_alive};
-use super::retain::Retention;
-
-/// So many records of a job were added to its history.
-#[derive(Debug)]
-pub struct Notice {
-    /// The partition.
-    pub partition: u16,
-    /// The job.
-    pub job: String,
-    /// How many.
-    pub records: u32,
-}
+use super::retain::Notice;
 
 const TICK: Duration = Duration::from_millis(500);
 /// The same while there is more to do: what was written shall be seen first.
@@ -59,7 +49,6 @@ enum Input {
     Todos(ViewEvent),
     Delays(ViewEvent),
     Notes(ViewEvent),
-    History(Notice),
 }
 
 struct Keeper {
@@ -78,13 +67,17 @@ struct Keeper {
     busy: bool,
     delays: Delays,
     notes: Notes,
-    retention: Retention,
+    history: mpsc::UnboundedSender<Notice>,
     crowd: Crowd,
     parents: Parents,
 }
 
 /// Keeps house until the leader drops it.
-pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::Receiver<Notice>) {
+pub async fn keep(
+    context: LeaderContext,
+    authority: Authority,
+    history: mpsc::UnboundedSender<Notice>,
+) {
     let (inputs, mut inbox) = mpsc::channel(1_024);
     let view = |span| View::new(context.store.clone(), span, context.relist_ms);
     let _runs = forward(view(context.keys.runs()), inputs.clone(), Input::Runs);
@@ -93,14 +86,10 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     let _todos = forward(view(context.keys.todos()), inputs.clone(), Input::Todos);
     let _delays = forward(view(context.keys.delays()), inputs.clone(), Input::Delays);
     let _notes = forward(view(context.keys.notes()), inputs.clone(), Input::Notes);
-    let _history = context
-        .store
-        .env()
-        .spawn("history", Box::pin(pass_on(history, inputs)));
 
     let env = context.store.env().clone();
     let mut keeper = Keeper {
-        retention: Retention::new(&context, env.monotonic_ms()),
+        history,
         crowd: Crowd::new(context.clock.now_ms()),
         context,
         authority,
@@ -134,14 +123,6 @@ pub async fn keep(context: LeaderContext, authority: Authority, history: mpsc::R
     }
 }
 
-async fn pass_on(mut from: mpsc::Receiver<Notice>, to: mpsc::Sender<Input>) {
-    while let Some(notice) = from.recv().await {
-        if to.send(Input::History(notice)).await.is_err() {
-            return;
-        }
-    }
-}
-
 impl Keeper {
     fn take(&mut self, input: Input) {
         match input {
@@ -161,12 +142,9 @@ impl Keeper {
                         Event::Put(entry) => self.insert(&entry),
                         Event::Delete { key, .. } => {
                             if let Some(key) = self.context.keys.parse_attempt(&key) {
-                                self.remove(&key);
+                                let old = self.remove(&key);
                                 self.note_alone(&key);
-                                // Parts go with their parent, and do not count.
-                                if part_of(&key.run).is_none() {
-                                    self.retention.note(key.partition, &key.job, 1);
-                                }
+                                self.note_ended(key, old.as_ref());
                             }
                         }
                     }
@@ -208,10 +186,6 @@ impl Keeper {
             Input::Todos(event) => self.chain.take(&self.context.keys, event),
             Input::Delays(event) => self.delays.take(&self.context, event),
             Input::Notes(event) => self.notes.take(&self.context, event),
-            Input::History(notice) => {
-                self.retention
-                    .note(notice.partition, &notice.job, notice.records);
-            }
         }
     }
 
@@ -255,10 +229,22 @@ impl Keeper {
         }
     }
 
-    fn remove(&mut self, key: &AttemptKey) {
-        let Some(old) = self.runs.remove(key) else {
-            return;
-        };
+    /// An attempt has ended: its job's history has grown.
+    fn note_ended(&self, key: AttemptKey, ended: Option<&Attempt>) {
+        // Parts go with their parent, and do not count.
+        if part_of(&key.run).is_none() {
+            let record = ended.map(|ended| &ended.record);
+            // Whoever does not listen any more ends with this leader.
+            let _ = self.history.send(Notice {
+                job: key.job,
+                records: 1,
+                definition: record.map_or((0, 0), |r| (r.job_uid, r.generation)),
+            });
+        }
+    }
+
+    fn remove(&mut self, key: &AttemptKey) -> Option<Attempt> {
+        let old = self.runs.remove(key)?;
         let now_ms = self.context.clock.now_ms();
         self.crowd.gone(key, &old.record, now_ms);
         self.parents.gone(key);
@@ -272,6 +258,7 @@ impl Keeper {
                 self.by_owner.remove(owner);
             }
         }
+        Some(old)
     }
 
     async fn tick(&mut self) -> BackendResult<()> {
@@ -305,8 +292,7 @@ impl Keeper {
             .await?;
         self.notes
             .tick(&self.context, &self.authority, &self.runs)
-            .await?;
-        self.retention.tick(&self.context, &self.authority).await
+            .await
     }
 
     /// Takes the runs of owners whose session has been gone for the whole grace.

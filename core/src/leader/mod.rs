@@ -43,6 +43,7 @@ use fire::{Fire, Verdict};
 use outlook::Outlook;
 use overdue::Policy;
 use partition::Partition;
+use retain::Notice;
 
 /// What a leader works with.
 #[derive(Clone)]
@@ -80,11 +81,12 @@ const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// the store is broken).
 pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<Session>) {
     let authority = Authority::new(context.store.clone(), session.clone());
-    let (notices, inbox) = mpsc::channel(256);
-    let keeper = context.store.env().spawn(
-        "keeper",
-        Box::pin(keeper::keep(context.clone(), authority.clone(), inbox)),
-    );
+    let (notices, inbox) = mpsc::unbounded_channel();
+    let env = context.store.env();
+    let keeper = keeper::keep(context.clone(), authority.clone(), notices.clone());
+    let keeper = env.spawn("keeper", Box::pin(keeper));
+    let retention = retain::retain(context.clone(), authority.clone(), inbox);
+    let retention = env.spawn("retention", Box::pin(retention));
     let term = session.revision;
     let firing = async {
         let mut backoff = Backoff::default();
@@ -107,7 +109,7 @@ pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<S
     };
     let over = race(session.ended(), clock_steps(context));
     let _ = race(over, firing).await;
-    drop(keeper);
+    drop((keeper, retention));
 }
 
 /// Completes when the clock is held. Nothing fires here until it is believed, which may take a
@@ -128,7 +130,7 @@ async fn fire_loop(
     outlook: &mut Outlook,
     authority: &Authority,
     term: Revision,
-    notices: &mpsc::Sender<keeper::Notice>,
+    notices: &mpsc::UnboundedSender<Notice>,
 ) -> BackendResult<()> {
     loop {
         outlook.refresh().await?;
@@ -165,7 +167,7 @@ enum Fired {
 async fn fire_due(
     context: &LeaderContext,
     authority: &Authority,
-    notices: &mpsc::Sender<keeper::Notice>,
+    notices: &mpsc::UnboundedSender<Notice>,
     partitions: &mut [Partition],
 ) -> BackendResult<Fired> {
     let mut flying = FuturesUnordered::new();
@@ -207,7 +209,7 @@ async fn fire_due(
             away.remove(number);
             let partition = &mut partitions[usize::from(*number)];
             match fire.settle(partition, revision, outcome) {
-                Verdict::Decided => tell_keeper(notices, *number, fire),
+                Verdict::Decided => note_skips(notices, partition, fire),
                 Verdict::Stale => {}
                 Verdict::Overtaken => partition.rest(context.store.env().monotonic_ms()),
             }
@@ -231,14 +233,15 @@ async fn read_anew(
     Ok(())
 }
 
-/// Skip records never pass through `run/`, so the keeper would not notice them by itself.
-fn tell_keeper(notices: &mpsc::Sender<keeper::Notice>, number: u16, fire: &Fire) {
-    for (job, count) in fire.skip_records() {
-        // A full channel only delays the pruning to the next sweep.
-        let _ = notices.try_send(keeper::Notice {
-            partition: number,
-            job: job.to_string(),
+/// Skip records never pass through `run/`, so that nobody else would notice them.
+fn note_skips(notices: &mpsc::UnboundedSender<Notice>, partition: &Partition, fire: &Fire) {
+    for (id, count) in fire.skip_records() {
+        let job = partition.jobs.get(id);
+        // Whoever does not listen any more ends with this leader.
+        let _ = notices.send(Notice {
+            job: id.to_string(),
             records: count,
+            definition: job.map_or((0, 0), |job| (job.uid.0, job.record.generation)),
         });
     }
 }

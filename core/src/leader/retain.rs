@@ -9,87 +9,139 @@
 //! A job is pruned when its history has grown by an eighth of its bound (at least 8 records), so
 //! that the cost of reading the history is spread over the records that made it grow. In between,
 //! and for whatever was missed, a sweep over everything comes by every ten minutes.
+//!
+//! Under a backlog there is no hurry: of the jobs that are due, a part is pruned at a time, in a task
+//! of its own, and those that wait grow on and cost one reading all the same. Each reading is dear to
+//! etcd, which copies for it whatever it has not yet written out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
 
 use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
 use crate::job::record::{DelayRecord, GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
-use crate::keys::{AttemptKey, part_of};
+use crate::keys::{AttemptKey, part_of, partition_of};
 
 use super::LeaderContext;
 use super::authority::Authority;
+use super::delay::OF_CHAIN;
 
+const TICK: Duration = Duration::from_millis(500);
 const SWEEP_MS: u64 = 600_000;
 const GONE_MS: i64 = 86_400_000;
 const DELETES_A_REQUEST: usize = 100;
 /// Before a job's bound is known.
 const UNKNOWN_THRESHOLD: u32 = 8;
+/// So many jobs are pruned at a time, or this part of those that are due, if that is more.
+const JOBS_A_TICK: usize = 32;
+const PART_A_TICK: usize = 8;
 
-#[derive(Clone, Copy, Debug)]
+/// So many records of a job were added to its history.
+#[derive(Debug)]
+pub struct Notice {
+    /// The job.
+    pub job: String,
+    /// How many.
+    pub records: u32,
+    /// The newest definition that is known: the life of the job, and the generation.
+    pub definition: (u64, u64),
+}
+
+/// How a job's history has grown since it was read.
+#[derive(Debug, Default)]
 struct Growth {
     added: u32,
-    threshold: u32,
+    is_due: bool,
+    /// The bounds that a definition sets.
+    bounds: Option<((u64, u64), HistorySpec)>,
+}
+
+impl Growth {
+    fn threshold(&self) -> u32 {
+        let bound = self.bounds.as_ref().map(|(_, history)| {
+            let successes_and_failures = history.keep_success.max(history.keep_failed);
+            successes_and_failures.max(history.keep_skipped)
+        });
+        UNKNOWN_THRESHOLD.max(bound.unwrap_or(0) / 8)
+    }
 }
 
 /// Which jobs have grown, and how far the sweep has come.
 #[derive(Debug)]
-pub struct Retention {
-    grown: BTreeMap<(u16, String), Growth>,
-    due: BTreeSet<(u16, String)>,
+struct Retention {
+    grown: BTreeMap<String, Growth>,
+    due: VecDeque<String>,
     sweep_at_ms: u64,
     sweep: Option<Span>,
 }
 
+/// Prunes until the leader drops it.
+pub async fn retain(
+    context: LeaderContext,
+    authority: Authority,
+    mut notices: mpsc::UnboundedReceiver<Notice>,
+) {
+    let env = context.store.env().clone();
+    // A sweep starts right away: what an earlier leader left is found.
+    let mut retention = Retention {
+        grown: BTreeMap::new(),
+        due: VecDeque::new(),
+        sweep_at_ms: env.monotonic_ms() + SWEEP_MS,
+        sweep: Some(context.keys.all_done()),
+    };
+    loop {
+        env.sleep(TICK).await;
+        while let Ok(notice) = notices.try_recv() {
+            retention.note(notice);
+        }
+        if !authority.is_trusted() {
+            continue;
+        }
+        if let Err(error) = retention.tick(&context, &authority).await {
+            crate::recipe::outage::again(&error, "pruning failed");
+        }
+    }
+}
+
 impl Retention {
-    /// A sweep starts right away: what an earlier leader left is found.
-    #[must_use]
-    pub fn new(context: &LeaderContext, now_ms: u64) -> Self {
-        Self {
-            grown: BTreeMap::new(),
-            due: BTreeSet::new(),
-            sweep_at_ms: now_ms + SWEEP_MS,
-            sweep: Some(context.keys.all_done()),
+    fn note(&mut self, notice: Notice) {
+        let growth = self.grown.entry(notice.job.clone()).or_default();
+        growth.added = growth.added.saturating_add(notice.records);
+        growth
+            .bounds
+            .take_if(|(definition, _)| *definition < notice.definition);
+        if growth.added >= growth.threshold() && !growth.is_due {
+            growth.is_due = true;
+            self.due.push_back(notice.job);
         }
     }
 
-    /// A job's history has grown by `records`.
-    pub fn note(&mut self, partition: u16, job: &str, records: u32) {
-        let key = (partition, job.to_owned());
-        let growth = self.grown.entry(key.clone()).or_insert(Growth {
-            added: 0,
-            threshold: UNKNOWN_THRESHOLD,
-        });
-        growth.added = growth.added.saturating_add(records);
-        if growth.added >= growth.threshold {
-            self.due.insert(key);
+    /// Prunes what is due, or a part of it, and carries the sweep one page on.
+    async fn tick(&mut self, context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
+        let jobs = JOBS_A_TICK.max(self.due.len() / PART_A_TICK);
+        let mut victims = Vec::new();
+        for _ in 0..jobs {
+            let Some(job) = self.due.pop_front() else {
+                break;
+            };
+            // (If this fails, the sweep finds what stays.)
+            let mut growth = self.grown.remove(&job).unwrap_or_default();
+            let partition = partition_of(&job, context.meta.partitions);
+            let bounds = match growth.bounds {
+                Some(bounds) => bounds,
+                None => bounds_of(context, partition, &job).await?,
+            };
+            victims.extend(surplus(context, partition, &job, &bounds.1).await?);
+            growth = Growth {
+                bounds: Some(bounds),
+                ..Growth::default()
+            };
+            self.grown.insert(job, growth);
         }
-    }
-
-    /// Prunes what is due, and carries the sweep one page on.
-    ///
-    /// # Errors
-    /// Those of the store; nothing is lost, the rest is done at the next tick.
-    pub async fn tick(
-        &mut self,
-        context: &LeaderContext,
-        authority: &Authority,
-    ) -> BackendResult<()> {
-        while let Some((partition, job)) = self.due.pop_first() {
-            let history = prune(context, authority, partition, &job).await?;
-            let bound = history
-                .keep_success
-                .max(history.keep_failed)
-                .max(history.keep_skipped);
-            self.grown.insert(
-                (partition, job),
-                Growth {
-                    added: 0,
-                    threshold: UNKNOWN_THRESHOLD.max(bound / 8),
-                },
-            );
-        }
+        delete(context, authority, &victims).await?;
         let now_ms = context.store.env().monotonic_ms();
         if self.sweep.is_none() && now_ms >= self.sweep_at_ms {
             self.sweep = Some(context.keys.all_done());
@@ -122,7 +174,10 @@ async fn sweep_page(
     let Some(key) = context.keys.parse_attempt(&first.key) else {
         return Ok(Some(rest.after(&first.key)));
     };
-    prune(context, authority, key.partition, &key.job).await?;
+    let (partition, job) = (key.partition, &key.job);
+    let (_, history) = bounds_of(context, partition, job).await?;
+    let victims = surplus(context, partition, job, &history).await?;
+    delete(context, authority, &victims).await?;
     let job_span = context.keys.done_of(key.partition, &key.job);
     Ok(job_span.end.map(|end| Span {
         start: end,
@@ -130,42 +185,75 @@ async fn sweep_page(
     }))
 }
 
-/// Brings one job's history within its bounds.
-async fn prune(
+/// A record that is to go, and whether another may stand beside it: a result that came when the
+/// attempt was decided otherwise.
+type Victim = (AttemptKey, bool);
+
+/// What a job's history has beyond its bounds.
+async fn surplus(
     context: &LeaderContext,
-    authority: &Authority,
     partition: u16,
     job: &str,
-) -> BackendResult<HistorySpec> {
-    let history = history_of(context, partition, job).await?;
+    history: &HistorySpec,
+) -> BackendResult<Vec<Victim>> {
     let (entries, _) = context
         .store
         .list(&context.keys.done_of(partition, job), None)
         .await?;
-    let (parts, runs): (Vec<_>, Vec<_>) = entries
+    let records: Vec<(AttemptKey, RunRecord)> = entries
         .iter()
         .filter_map(|e| readable(context, e))
+        .collect();
+    // A worker's own success is never decided otherwise.
+    let failed: BTreeSet<AttemptKey> = records
+        .iter()
+        .filter(|(_, record)| record.state == RunState::Failed)
+        .map(|(key, _)| key.clone())
+        .collect();
+    let (parts, runs): (Vec<_>, Vec<_>) = records
+        .into_iter()
         .partition(|(key, _)| part_of(&key.run).is_some());
     let seen: Vec<AttemptKey> = runs.iter().map(|(key, _)| key.clone()).collect();
-    let mut victims = victims(runs.into_iter(), &history, context.clock.now_ms());
-    // Read behind the records: the next run of a chain counts from the end of the last one.
-    let delay = context.store.get(&context.keys.delay(job)).await?;
-    let last = delay.and_then(|entry| decode::<DelayRecord>(&entry.value).ok()?.run);
-    victims.retain(|key| Some(&key.run) != last.as_ref());
-    let mut stays: BTreeMap<String, bool> = BTreeMap::new();
-    for key in seen {
-        let is_kept = victims.binary_search(&key).is_err();
-        *stays.entry(key.run).or_default() |= is_kept;
+    let mut victims = victims(runs.into_iter(), history, context.clock.now_ms());
+    if victims.iter().any(|key| key.run.contains(OF_CHAIN)) {
+        // Read behind the records: the next run of a chain counts from the end of the last one.
+        let delay = context.store.get(&context.keys.delay(job)).await?;
+        let last = delay.and_then(|entry| decode::<DelayRecord>(&entry.value).ok()?.run);
+        victims.retain(|key| Some(&key.run) != last.as_ref());
     }
-    victims.extend(orphans(context, partition, job, parts, stays).await?);
+    if !parts.is_empty() {
+        let mut stays: BTreeMap<String, bool> = BTreeMap::new();
+        for key in seen {
+            let is_kept = victims.binary_search(&key).is_err();
+            *stays.entry(key.run).or_default() |= is_kept;
+        }
+        victims.extend(orphans(context, partition, job, parts, stays).await?);
+    }
+    let victims = victims.into_iter();
+    Ok(victims
+        .map(|key| {
+            let may_be_late = failed.contains(&key);
+            (key, may_be_late)
+        })
+        .collect())
+}
+
+async fn delete(
+    context: &LeaderContext,
+    authority: &Authority,
+    victims: &[Victim],
+) -> BackendResult<()> {
     for chunk in victims.chunks(DELETES_A_REQUEST / 2) {
-        let txn = chunk.iter().fold(Txn::new(), |txn, key| {
-            txn.delete(context.keys.done(key))
-                .delete(context.keys.late(key))
+        let txn = chunk.iter().fold(Txn::new(), |txn, (key, may_be_late)| {
+            let txn = txn.delete(context.keys.done(key));
+            match may_be_late {
+                true => txn.delete(context.keys.late(key)),
+                false => txn,
+            }
         });
         let _ = authority.commit(&[txn]).await?;
     }
-    Ok(history)
+    Ok(())
 }
 
 /// The parts whose parent is gone or going. `stays`: whether a record of the run stays, of each run
@@ -210,25 +298,27 @@ fn readable(context: &LeaderContext, entry: &Entry) -> Option<(AttemptKey, RunRe
 }
 
 /// The bounds of a job: those of its newest definition, or the defaults when it is gone.
-async fn history_of(
+async fn bounds_of(
     context: &LeaderContext,
     partition: u16,
     job: &str,
-) -> BackendResult<HistorySpec> {
+) -> BackendResult<((u64, u64), HistorySpec)> {
     let (store, keys) = (&context.store, &context.keys);
+    let unknown = ((0, 0), HistorySpec::default());
     let Some(entry) = store.get(&keys.job(partition, job)).await? else {
-        return Ok(HistorySpec::default());
+        return Ok(unknown);
     };
     let Ok(record) = decode::<JobRecord>(&entry.value) else {
-        return Ok(HistorySpec::default());
+        return Ok(unknown);
     };
     let definition = store
         .get(&keys.def(partition, job, record.generation))
         .await?;
-    Ok(definition
+    let history = definition
         .and_then(|entry| decode::<JobSpec>(&entry.value).ok())
-        .map(|spec| spec.history)
-        .unwrap_or_default())
+        .map(|spec| spec.history);
+    let of = (entry.created.0, record.generation);
+    Ok((of, history.unwrap_or_default()))
 }
 
 /// The records to delete: all but the newest of each kind, and all that are too old. With an attempt
