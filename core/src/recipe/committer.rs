@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::limits::{self, MAX_REQUEST_BYTES, MAX_WIDTH};
 use crate::backend::{
-    BackendError, BackendResult, BatchOutcome, Key, Span, Txn, TxnOutcome, Write,
+    BackendError, BackendResult, BatchOutcome, Key, Requirement, Span, Txn, TxnOutcome, Write,
 };
 use crate::env::{TaskHandle, race};
 
@@ -73,7 +73,11 @@ async fn serve(store: Store, mut inbox: mpsc::Receiver<Pending>) {
         {
             waiting.push_back(pending);
         }
-        while flying.len() < IN_FLIGHT && !waiting.is_empty() {
+        // A second request goes when it is half full: a small one is no faster than to wait for the
+        // first, and costs the store as much as a large one.
+        while flying.is_empty() && !waiting.is_empty()
+            || flying.len() < IN_FLIGHT && waiting.len() >= MAX_WIDTH / 2
+        {
             flying.push(send(&store, take_group(&mut waiting)));
         }
         if flying.len() == IN_FLIGHT {
@@ -147,7 +151,8 @@ struct Group {
     widest: usize,
     bytes: usize,
     written: BTreeSet<Key>,
-    required: Vec<Span>,
+    required: BTreeSet<Key>,
+    required_empty: Vec<Span>,
     alone: bool,
 }
 
@@ -163,21 +168,21 @@ impl Group {
         let widest = self.widest.max(limits::txn_width(txn));
         let txns = std::slice::from_ref(txn);
         let writes: BTreeSet<&[u8]> = limits::writes_of(txns).map(Write::key).collect();
-        let requires: Vec<Span> = limits::requirements_of(txns)
-            .map(limits::requirement_span)
-            .collect();
         let leased =
             limits::writes_of(txns).any(|w| matches!(w, Write::Put { lease: Some(_), .. }));
         let fits = !self.alone
             && !leased
             && self.count + 1 + widest <= MAX_WIDTH
             && bytes <= MAX_REQUEST_BYTES
-            && writes.iter().all(|key| {
-                !self.written.contains(*key) && !self.required.iter().any(|s| s.contains(key))
-            })
-            && !requires.iter().any(|span| {
-                let mut from = self.written.range(span.start.clone()..);
-                from.next().is_some_and(|key| span.contains(key))
+            && !writes.iter().any(|key| self.minds(key))
+            && !limits::requirements_of(txns).any(|requirement| match requirement {
+                Requirement::Empty(span) => {
+                    let mut from = self.written.range(span.start.clone()..);
+                    from.next().is_some_and(|key| span.contains(key))
+                }
+                Requirement::Absent(key)
+                | Requirement::Created(key, _)
+                | Requirement::Modified(key, _) => self.written.contains(key),
             });
         if !fits && self.count > 0 {
             return false;
@@ -187,8 +192,24 @@ impl Group {
         self.widest = widest;
         self.bytes = bytes;
         self.written.extend(writes.into_iter().map(<[u8]>::to_vec));
-        self.required.extend(requires);
+        for requirement in limits::requirements_of(txns) {
+            match requirement {
+                Requirement::Empty(span) => self.required_empty.push(span.clone()),
+                Requirement::Absent(key)
+                | Requirement::Created(key, _)
+                | Requirement::Modified(key, _) => {
+                    self.required.insert(key.clone());
+                }
+            }
+        }
         true
+    }
+
+    /// Whether a write of this key would be the second one, or change what another part looks at.
+    fn minds(&self, key: &[u8]) -> bool {
+        self.written.contains(key)
+            || self.required.contains(key)
+            || self.required_empty.iter().any(|span| span.contains(key))
     }
 }
 

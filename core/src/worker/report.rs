@@ -6,6 +6,7 @@
 //! decided first wins by the same compare: the result is then kept beside the decision.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -48,12 +49,36 @@ pub struct Report {
     /// When, in Unix milliseconds.
     pub ended_ms: i64,
     /// The definition that a retry follows; without it there is none.
-    pub spec: Option<JobSpec>,
+    #[serde(default, with = "shared")]
+    pub spec: Option<Arc<JobSpec>>,
     /// Whether the code may still be at it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// Tells this report from another's.
     pub nonce: u64,
+}
+
+/// A definition is shared by all reports that follow it, and written into each.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::job::spec::JobSpec;
+
+    #[allow(clippy::ref_option, reason = "what serde asks for")]
+    pub(super) fn serialize<S: Serializer>(
+        spec: &Option<Arc<JobSpec>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        spec.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Arc<JobSpec>>, D::Error> {
+        Ok(Option::<JobSpec>::deserialize(from)?.map(Arc::new))
+    }
 }
 
 impl Report {
@@ -72,7 +97,7 @@ impl Report {
             owner: running.owner.clone(),
             execution: execution.bounded(MAX_TEXT_BYTES),
             ended_ms: context.clock.record_ms(),
-            spec: Some((**spec).clone()),
+            spec: Some(spec.clone()),
             uncertain,
             nonce: context.store.env().random_u64(),
         }
@@ -100,7 +125,7 @@ impl Report {
             epoch: self.epoch,
             execution: Some(&self.execution),
             error: None,
-            spec: self.spec.as_ref(),
+            spec: self.spec.as_deref(),
             uncertain: self.uncertain,
             late: false,
         };
@@ -129,7 +154,7 @@ pub async fn report(context: &WorkerContext, running: &Running, ended: &Ended) {
 
 /// Sends what an earlier life of this node could not. The tasks go on beside everything else, and
 /// what they have not done when the node ends is still in the spool.
-pub async fn replay(context: &std::sync::Arc<WorkerContext>) -> Vec<TaskHandle> {
+pub async fn replay(context: &Arc<WorkerContext>) -> Vec<TaskHandle> {
     let Some(spool) = &context.spool else {
         return Vec::new();
     };
