@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::backend::{BackendResult, Entry, Op, PageLimit, Requirement, Span, Txn, Write};
+use crate::backend::{BackendResult, Entry, Key, Op, PageLimit, Requirement, Span, Txn, Write};
 use crate::job::record::{DelayRecord, GoneRecord, IdemRecord, JobRecord, RunRecord, decode};
 use crate::job::run::RunState;
 use crate::job::spec::{HistorySpec, JobSpec};
@@ -50,13 +50,15 @@ pub struct Notice {
     pub definition: (u64, u64),
 }
 
+/// What bounds a job's history, and the definition that says so: life of the job, and generation.
+type Bounds = ((u64, u64), HistorySpec);
+
 /// How a job's history has grown since it was read.
 #[derive(Debug, Default)]
 struct Growth {
     added: u32,
     is_due: bool,
-    /// The bounds that a definition sets.
-    bounds: Option<((u64, u64), HistorySpec)>,
+    bounds: Option<Bounds>,
 }
 
 impl Growth {
@@ -121,25 +123,28 @@ impl Retention {
 
     /// Prunes what is due, or a part of it, and carries the sweep one page on.
     async fn tick(&mut self, context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
-        let jobs = JOBS_A_TICK.max(self.due.len() / PART_A_TICK);
+        let count = JOBS_A_TICK.max(self.due.len() / PART_A_TICK);
+        let jobs: Vec<String> = self.due.drain(..count.min(self.due.len())).collect();
+        let unknown = |job: &&String| self.grown.get(*job).is_none_or(|g| g.bounds.is_none());
+        let unknown: Vec<&String> = jobs.iter().filter(unknown).collect();
+        // (Whatever fails below, the sweep finds what stays.)
+        let mut bounds: BTreeMap<&String, Bounds> = BTreeMap::new();
+        for (job, known) in unknown.iter().zip(bounds_of(context, &unknown).await?) {
+            bounds.insert(job, known);
+        }
         let mut victims = Vec::new();
-        for _ in 0..jobs {
-            let Some(job) = self.due.pop_front() else {
-                break;
-            };
-            // (If this fails, the sweep finds what stays.)
-            let mut growth = self.grown.remove(&job).unwrap_or_default();
-            let partition = partition_of(&job, context.meta.partitions);
-            let bounds = match growth.bounds {
+        for job in &jobs {
+            let growth = self.grown.remove(job).unwrap_or_default();
+            let (definition, history) = match growth.bounds.or_else(|| bounds.remove(job)) {
                 Some(bounds) => bounds,
-                None => bounds_of(context, partition, &job).await?,
+                None => continue,
             };
-            victims.extend(surplus(context, partition, &job, &bounds.1).await?);
-            growth = Growth {
-                bounds: Some(bounds),
+            victims.extend(surplus(context, job, &history).await?);
+            let growth = Growth {
+                bounds: Some((definition, history)),
                 ..Growth::default()
             };
-            self.grown.insert(job, growth);
+            self.grown.insert(job.clone(), growth);
         }
         delete(context, authority, &victims).await?;
         let now_ms = context.store.env().monotonic_ms();
@@ -174,10 +179,10 @@ async fn sweep_page(
     let Some(key) = context.keys.parse_attempt(&first.key) else {
         return Ok(Some(rest.after(&first.key)));
     };
-    let (partition, job) = (key.partition, &key.job);
-    let (_, history) = bounds_of(context, partition, job).await?;
-    let victims = surplus(context, partition, job, &history).await?;
-    delete(context, authority, &victims).await?;
+    for (_, history) in bounds_of(context, &[&key.job]).await? {
+        let victims = surplus(context, &key.job, &history).await?;
+        delete(context, authority, &victims).await?;
+    }
     let job_span = context.keys.done_of(key.partition, &key.job);
     Ok(job_span.end.map(|end| Span {
         start: end,
@@ -192,10 +197,10 @@ type Victim = (AttemptKey, bool);
 /// What a job's history has beyond its bounds.
 async fn surplus(
     context: &LeaderContext,
-    partition: u16,
     job: &str,
     history: &HistorySpec,
 ) -> BackendResult<Vec<Victim>> {
+    let partition = partition_of(job, context.meta.partitions);
     let (entries, _) = context
         .store
         .list(&context.keys.done_of(partition, job), None)
@@ -297,28 +302,30 @@ fn readable(context: &LeaderContext, entry: &Entry) -> Option<(AttemptKey, RunRe
     Some((key, decode(&entry.value).ok()?))
 }
 
-/// The bounds of a job: those of its newest definition, or the defaults when it is gone.
-async fn bounds_of(
-    context: &LeaderContext,
-    partition: u16,
-    job: &str,
-) -> BackendResult<((u64, u64), HistorySpec)> {
+/// The bounds of each job: those of its newest definition, or the defaults when it is gone.
+async fn bounds_of(context: &LeaderContext, jobs: &[&String]) -> BackendResult<Vec<Bounds>> {
     let (store, keys) = (&context.store, &context.keys);
-    let unknown = ((0, 0), HistorySpec::default());
-    let Some(entry) = store.get(&keys.job(partition, job)).await? else {
-        return Ok(unknown);
+    let of = |job: &&String| partition_of(job, context.meta.partitions);
+    let wanted: Vec<Key> = jobs.iter().map(|job| keys.job(of(job), job)).collect();
+    let entries = store.get_each(&wanted).await?;
+    let stands = |entry: &Option<Entry>| {
+        let entry = entry.as_ref()?;
+        let record: JobRecord = decode(&entry.value).ok()?;
+        Some((entry.created.0, record.generation))
     };
-    let Ok(record) = decode::<JobRecord>(&entry.value) else {
-        return Ok(unknown);
+    let newest: Vec<_> = entries.iter().map(stands).collect();
+    let def = |(job, newest): (&&String, &Option<(u64, u64)>)| {
+        // (No generation is 0: of a job that is gone nothing is found.)
+        keys.def(of(job), job, newest.map_or(0, |(_, generation)| generation))
     };
-    let definition = store
-        .get(&keys.def(partition, job, record.generation))
-        .await?;
-    let history = definition
-        .and_then(|entry| decode::<JobSpec>(&entry.value).ok())
-        .map(|spec| spec.history);
-    let of = (entry.created.0, record.generation);
-    Ok((of, history.unwrap_or_default()))
+    let wanted: Vec<Key> = jobs.iter().zip(&newest).map(def).collect();
+    let definitions = store.get_each(&wanted).await?;
+    let bounds = newest.into_iter().zip(definitions).map(|(newest, entry)| {
+        let spec = entry.and_then(|entry| decode::<JobSpec>(&entry.value).ok());
+        let history = spec.map(|spec| spec.history).unwrap_or_default();
+        (newest.unwrap_or_default(), history)
+    });
+    Ok(bounds.collect())
 }
 
 /// The records to delete: all but the newest of each kind, and all that are too old. With an attempt

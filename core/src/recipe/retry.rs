@@ -12,12 +12,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::backend::{
-    BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Lease,
+    BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Key, Lease,
     LeaseId, Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
 };
 use crate::env::{SharedEnv, timeout};
 
 use super::outage::{self, Kind, Outage};
+
+/// So many keys are looked up in one request; a store takes 128 requirements.
+const KEYS_A_REQUEST: usize = 100;
 
 /// A store whose calls end in time.
 #[derive(Clone)]
@@ -124,6 +127,26 @@ impl Store {
     pub async fn get(&self, key: &[u8]) -> BackendResult<Option<Entry>> {
         self.limit(Kind::Read, BackendError::Unavailable, self.backend.get(key))
             .await
+    }
+
+    /// Many keys, in their order, with a request for each hundred of them. A transaction that requires
+    /// them absent has nothing to do when they are, and is told what stands there when they are not.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::commit`]; none of them means that anything was written.
+    pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Vec<Option<Entry>>> {
+        let mut found = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(KEYS_A_REQUEST) {
+            let absent = |txn: Txn, key: &Key| txn.require(Requirement::Absent(key.clone()));
+            match self
+                .try_commit(&keys.iter().fold(Txn::new(), absent))
+                .await?
+            {
+                TxnOutcome::Conflict { seen } => found.extend(seen),
+                TxnOutcome::Applied { .. } => found.extend(keys.iter().map(|_| None)),
+            }
+        }
+        Ok(found)
     }
 
     /// One page.

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-
-use crate::backend::BackendResult;
+use crate::backend::{BackendResult, Entry, Key};
 use crate::job::Definition;
 use crate::job::finish::Attempt;
-use crate::keys::Keys;
+use crate::keys::{AttemptKey, Keys};
 use crate::recipe::retry::Store;
 
 /// So many are kept.
@@ -25,8 +23,9 @@ pub(super) struct Definitions(BTreeMap<Id, Arc<Definition>>);
 pub(super) type Found = BackendResult<Option<Arc<Definition>>>;
 
 impl Definitions {
-    /// What these runs follow, in their order. What is not known yet is read all at once: of many
-    /// jobs that are due for the first time, the last one must not wait for as many ways to the store.
+    /// What these runs follow, in their order. What is not known yet is read in one request: of
+    /// many jobs that are due for the first time, the last one must not wait for as many ways to the
+    /// store, and each reading is dear to etcd, which copies for it whatever it has not yet written out.
     pub(super) async fn of(
         &mut self,
         store: &Store,
@@ -43,19 +42,29 @@ impl Definitions {
                 unknown.insert(id, attempt);
             }
         }
-        let reads = unknown.values().map(|attempt| read(store, keys, attempt));
-        let read = join_all(reads).await;
+        let of = |attempt: &&Attempt| {
+            let AttemptKey { partition, job, .. } = &attempt.key;
+            keys.def(*partition, job, attempt.record.generation)
+        };
+        let wanted: Vec<Key> = unknown.values().map(of).collect();
+        let read = store.get_each(&wanted).await;
         let mut absent: BTreeMap<Id, Found> = BTreeMap::new();
-        for (id, read) in unknown.into_keys().zip(read) {
-            match read {
-                Ok(Some(definition)) => {
-                    self.0.insert(id, Arc::new(definition));
-                }
-                Ok(None) => {
-                    absent.insert(id, Ok(None));
-                }
+        for (index, (id, attempt)) in unknown.into_iter().enumerate() {
+            let entry = read.as_ref().map(|entries| entries.get(index));
+            match entry {
+                Ok(entry) => match entry
+                    .and_then(Option::as_ref)
+                    .and_then(|e| read_of(attempt, e))
+                {
+                    Some(definition) => {
+                        self.0.insert(id, Arc::new(definition));
+                    }
+                    None => {
+                        absent.insert(id, Ok(None));
+                    }
+                },
                 Err(error) => {
-                    absent.insert(id, Err(error));
+                    absent.insert(id, Err(error.clone()));
                 }
             }
         }
@@ -75,19 +84,14 @@ fn id(attempt: &Attempt) -> Id {
     (record.job.clone(), record.job_uid, record.generation)
 }
 
-/// `None` when it is gone or cannot be decoded.
-async fn read(store: &Store, keys: &Keys, attempt: &Attempt) -> BackendResult<Option<Definition>> {
-    let record = &attempt.record;
-    let key = keys.def(attempt.key.partition, &attempt.key.job, record.generation);
-    let Some(entry) = store.get(&key).await? else {
-        return Ok(None);
-    };
+/// `None` when it cannot be decoded.
+fn read_of(attempt: &Attempt, entry: &Entry) -> Option<Definition> {
     // Only the policies are used here, so the anchor of `every` does not matter.
-    match Definition::decode(&entry.value, record.created_ms) {
-        Ok(definition) => Ok(Some(definition)),
+    match Definition::decode(&entry.value, attempt.record.created_ms) {
+        Ok(definition) => Some(definition),
         Err(error) => {
-            tracing::error!(run = record.run, %error, "its definition cannot be read");
-            Ok(None)
+            tracing::error!(run = attempt.record.run, %error, "its definition cannot be read");
+            None
         }
     }
 }

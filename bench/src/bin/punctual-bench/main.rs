@@ -23,11 +23,17 @@ mod throughput;
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
 use punctual_tests::etcd::EtcdCluster;
 use serde_json::Value;
 
 use stage::Stage;
 use throughput::What;
+
+/// As `punctual` itself has it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const USAGE: &str =
     "usage: punctual-bench decisions|runs|lateness|jobs-1m|failover|all [--etcd URL] [--rounds N] [-o json]
