@@ -289,8 +289,8 @@ fn judge(status: StatusCode) -> Execution {
         return Execution::success();
     }
     let mut message = format!("HTTP {status}");
-    if status.is_redirection() {
-        message.push_str(": redirects are not followed; write the URL that it leads to");
+    if matches!(status.as_u16(), 301..=303 | 307 | 308) {
+        message.push_str(": redirects are not followed");
     }
     Execution::failed(FailReason::Error, message)
 }
