@@ -15,7 +15,8 @@ fn client(patterns: &[String], ours: ControlPlane) -> Client {
 }
 
 async fn refused(client: &Client, url: &str) -> String {
-    match client.call(url, request(), &|| true).await {
+    let call = client.call(url, request(), &|| true);
+    match timeout(PATIENCE, call).await.expect("it was called") {
         Err(CallError::Refused(why)) => why,
         Err(error) => panic!("{url}: {error:?}"),
         Ok(_) => panic!("{url} was called"),
