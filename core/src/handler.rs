@@ -1,4 +1,5 @@
-//! What runs: handlers written in Rust, and the seam behind which commands are executed.
+//! What runs: handlers written in Rust, and the seams behind which commands are executed and URLs
+//! called.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cancel::{CancelToken, StopCause};
 use crate::job::run::FailReason;
-use crate::job::spec::CommandSpec;
+use crate::job::spec::{CommandSpec, HttpSpec};
 use crate::progress::{CheckpointError, Reporter};
 use crate::recipe::session::Trust;
 
@@ -217,6 +218,15 @@ pub trait CommandExecutor: Send + Sync + 'static {
     async fn execute(&self, ctx: RunContext, command: CommandLine) -> Execution;
 }
 
+/// Calls URLs. `core` knows no network; the server brings this.
+#[async_trait]
+pub trait HttpExecutor: Send + Sync + 'static {
+    /// Makes the call and waits for its end. Heeds `ctx.cancel` and `ctx.fence`: told to stop, it sends
+    /// nothing more and returns at once. What the receiver does then nobody knows. Never panics for a
+    /// call that cannot be made: that is an [`Execution`] with [`FailReason::Error`].
+    async fn execute(&self, ctx: RunContext, call: HttpSpec) -> Execution;
+}
+
 /// A command to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
@@ -241,22 +251,25 @@ impl CommandLine {
     }
 }
 
-/// The handlers and the command executor of a node.
+/// What a node can execute.
 #[derive(Clone, Default)]
 pub struct Executors {
     /// Handlers by name.
     pub handlers: BTreeMap<String, Arc<dyn Handler>>,
     /// What runs commands, if this node does.
     pub commands: Option<Arc<dyn CommandExecutor>>,
+    /// What calls URLs, if this node does.
+    pub http: Option<Arc<dyn HttpExecutor>>,
 }
 
 impl Executors {
-    /// What runs may need that is here: `command`, `handler:NAME`.
+    /// What runs may need that is here: `command`, `http`, `handler:NAME`.
     #[must_use]
     pub fn needs(&self) -> std::collections::BTreeSet<String> {
         let handlers = self.handlers.keys().map(|name| format!("handler:{name}"));
         let commands = self.commands.is_some().then(|| "command".to_owned());
-        handlers.chain(commands).collect()
+        let http = self.http.is_some().then(|| "http".to_owned());
+        handlers.chain(commands).chain(http).collect()
     }
 }
 
@@ -265,6 +278,7 @@ impl fmt::Debug for Executors {
         f.debug_struct("Executors")
             .field("handlers", &self.handlers.keys())
             .field("commands", &self.commands.is_some())
+            .field("http", &self.http.is_some())
             .finish()
     }
 }

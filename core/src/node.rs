@@ -328,6 +328,7 @@ impl Node {
             queues: self.config.queues.clone(),
             handlers: self.executors.handlers.keys().cloned().collect(),
             commands: self.executors.commands.is_some(),
+            http: self.executors.http.is_some(),
             since_ms: self.store.env().wall_ms(),
             tzdb: tzdb(),
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::cli::failure::{Failure, Outcome};
 use crate::etcd::{EtcdAt, Secret};
-use crate::notify::Pattern;
+use punctual_server::outbound::Pattern;
 
 /// Options of `serve`, as they stand on the command line, in the environment or in the file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -71,6 +71,15 @@ pub(crate) struct ServeArgs {
     /// A file with the secret that signs what is sent to them [default: it is not signed].
     #[arg(long, env = "PUNCTUAL_NOTIFY_SECRET_FILE", value_name = "FILE")]
     pub(crate) notify_secret_file: Option<PathBuf>,
+    /// Whom a job with `run.http` may call besides public hosts by https, and who may get a secret:
+    /// [http://]HOST[:PORT], or *.DOMAIN; repeatable [default: nobody]. The same on all nodes.
+    #[arg(
+        long,
+        env = "PUNCTUAL_HTTP_ALLOW",
+        value_name = "HOST[:PORT]",
+        value_delimiter = ','
+    )]
+    pub(crate) http_allow: Option<Vec<String>>,
     /// How long a leader stays one without renewing [default: 5s].
     #[arg(long, env = "PUNCTUAL_LEADER_TTL", value_name = "DURATION")]
     pub(crate) leader_ttl: Option<Millis>,
@@ -222,8 +231,10 @@ pub(crate) struct ServeConfig {
     pub(crate) data_dir: PathBuf,
     pub(crate) commands: Commands,
     pub(crate) log_format: LogFormat,
-    /// Whom it may call.
+    /// Whom it may tell of runs.
     pub(crate) notify_allow: Vec<Pattern>,
+    /// Whom it may call besides the public.
+    pub(crate) http_allow: Vec<Pattern>,
     /// The rest as given; what is not given is the engine's default.
     pub(crate) args: ServeArgs,
 }
@@ -245,6 +256,7 @@ impl ServeArgs {
             commands: self.commands.or(other.commands),
             admin_token_file: self.admin_token_file.or(other.admin_token_file),
             notify_allow: self.notify_allow.or(other.notify_allow),
+            http_allow: self.http_allow.or(other.http_allow),
             notify_secret_file: self.notify_secret_file.or(other.notify_secret_file),
             leader_ttl: self.leader_ttl.or(other.leader_ttl),
             overdue_takeover: self.overdue_takeover.or(other.overdue_takeover),
@@ -325,16 +337,9 @@ impl ServeArgs {
         if args.slots == Some(0) {
             return Err(Failure::usage("--slots: at least 1"));
         }
-        let mut notify_allow = Vec::new();
-        for text in args.notify_allow.iter().flatten() {
-            let pattern = Pattern::parse(text).map_err(|why| {
-                Failure::usage(format!("--notify-allow {text}: {why}"))
-                    .hint("write HOST, HOST:PORT, *.DOMAIN, or http://HOST:PORT for one without encryption")
-            })?;
-            notify_allow.push(pattern);
-        }
         Ok(ServeConfig {
-            notify_allow,
+            notify_allow: patterns("--notify-allow", args.notify_allow.as_deref())?,
+            http_allow: patterns("--http-allow", args.http_allow.as_deref())?,
             store,
             listen,
             data_dir,
@@ -343,6 +348,17 @@ impl ServeArgs {
             args,
         })
     }
+}
+
+fn patterns(option: &str, given: Option<&[String]>) -> Outcome<Vec<Pattern>> {
+    let read = |text: &String| {
+        Pattern::parse(text).map_err(|why| {
+            Failure::usage(format!("{option} {text}: {why}")).hint(
+                "write HOST, HOST:PORT, *.DOMAIN, or http://HOST:PORT for one without encryption",
+            )
+        })
+    };
+    given.unwrap_or_default().iter().map(read).collect()
 }
 
 fn parse_store(text: Option<&str>) -> Outcome<StoreAt> {

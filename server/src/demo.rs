@@ -43,6 +43,7 @@ pub(crate) fn demo(common: &Common, output: &Output, args: &DemoArgs) -> Outcome
         .map_err(|e| Failure::usage(format!("cannot make a temporary directory: {e}")))?;
     let config = ServeConfig {
         notify_allow: Vec::new(),
+        http_allow: Vec::new(),
         store: StoreAt::Sled(dir.path().to_owned()),
         listen: args
             .listen

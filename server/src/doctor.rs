@@ -16,7 +16,8 @@ use punctual::control::{Control, ControlError, JobObject, NodeObject, StatusObje
 use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::notify::Webhooks;
+use crate::api::Api;
+use crate::calls::NodeCalls;
 use crate::store::Opened;
 use crate::times::{now_ms, span};
 
@@ -82,13 +83,16 @@ impl Check {
 }
 
 /// Looks at everything that this node can see.
-pub(crate) async fn examine(
-    node: &str,
-    control: &Control,
-    store: &Opened,
-    data_dir: &Path,
-    webhooks: &Webhooks,
-) -> Report {
+pub(crate) async fn examine(api: &Api) -> Report {
+    let Api {
+        node,
+        control,
+        store,
+        data_dir,
+        webhooks,
+        calls,
+        ..
+    } = api;
     let began = Instant::now();
     let status = control.status(store.info.version()).await;
     let mut checks = vec![answer(&store.info.version(), &status, began.elapsed())];
@@ -102,6 +106,7 @@ pub(crate) async fn examine(
         checks.extend(drained(status));
         if let Ok(jobs) = all_jobs(control).await {
             checks.push(unserved(&jobs, &status.nodes));
+            checks.extend(uncalled(&jobs, calls));
             let untold = control.untold().await;
             checks.extend(notify::check(&jobs, webhooks, untold, now_ms()));
         }
@@ -113,7 +118,7 @@ pub(crate) async fn examine(
     checks.push(clock(control.clock_state()));
     checks.push(directory(data_dir));
     Report {
-        node: node.to_owned(),
+        node: node.clone(),
         now_ms: now_ms(),
         took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         checks,
@@ -238,6 +243,7 @@ fn drained(status: &StatusObject) -> Option<Check> {
 fn serves(node: &NodeObject, job: &JobSpec) -> bool {
     let can = match &job.run.handler {
         Some(handler) => node.handlers.contains(handler),
+        None if job.run.http.is_some() => node.http,
         None => node.commands,
     };
     can && node.queues.contains(&job.queue)
@@ -255,6 +261,7 @@ fn unserved(jobs: &[JobObject], nodes: &[NodeObject]) -> Check {
         .filter(|job| job.enabled && !nodes().any(|node| serves(node, job)))
         .map(|job| match &job.run.handler {
             Some(handler) => format!("{} (handler {handler}, queue {})", job.id, job.queue),
+            None if job.run.http.is_some() => format!("{} (a URL, queue {})", job.id, job.queue),
             None => format!("{} (a command, queue {})", job.id, job.queue),
         })
         .collect();
@@ -276,6 +283,23 @@ fn unserved(jobs: &[JobObject], nodes: &[NodeObject]) -> Check {
         "start a node with --queues, --commands or the handler that they need; their runs wait, and \
          end as no_handler after `unclaimed_after`",
     )
+}
+
+/// Jobs whose calls this node would not make, although it takes their runs.
+fn uncalled(jobs: &[JobObject], calls: &NodeCalls) -> Option<Check> {
+    let specs = jobs.iter().map(|job| &job.spec);
+    let mut refused = specs.filter_map(|spec| Some((&spec.id, calls.refusal(spec)?)));
+    let (job, why) = refused.next()?;
+    let more = match refused.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Some(Check::problem(
+        "http",
+        format!("{job}: {why}{more}"),
+        "a run that this node takes fails: start all nodes with the same --http-allow and secrets, or \
+         change the job",
+    ))
 }
 
 fn leader(status: &StatusObject) -> Check {

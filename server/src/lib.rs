@@ -3,3 +3,4 @@
 pub mod exec;
 pub mod import;
 pub mod jobfile;
+pub mod outbound;

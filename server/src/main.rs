@@ -1,6 +1,7 @@
 //! The `punctual` program: node, command line and HTTP API of the job scheduler.
 
 mod api;
+mod calls;
 mod cli;
 mod client;
 mod commands;

@@ -8,7 +8,7 @@ use punctual::backend::{BackendError, CoordinationBackend};
 use punctual::cancel::{Canceller, StopCause};
 use punctual::control::{ApplyReport, Control, ControlError};
 use punctual::env::TokioEnv;
-use punctual::handler::{CommandExecutor, Executors};
+use punctual::handler::{CommandExecutor, Executors, HttpExecutor};
 use punctual::job::spec::JobSpec;
 use punctual::node::{Node, NodeConfig};
 use punctual::notify::Notifier;
@@ -17,15 +17,18 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::{Api, BODY_TIME};
+use crate::calls::NodeCalls;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
 use crate::metrics::{Metered, Metrics};
-use crate::notify::{Allowed, Webhooks, secret_of_file};
+use crate::notify::{Webhooks, secret_of_file};
 use crate::spool::DirSpool;
 use crate::store;
+use punctual_server::exec::http::HttpCalls;
 use punctual_server::jobfile::JobFile;
+use punctual_server::outbound::{Allowed, Client, ControlPlane};
 
 /// How long open requests may take after the node has stopped.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
@@ -93,14 +96,22 @@ impl Server {
                 .counted_by(Arc::clone(&metrics)),
         );
         let secret = config.args.notify_secret_file.as_deref();
+        let ours = control_plane(config, address);
+        let receivers = config.notify_allow.clone();
         let webhooks = Arc::new(Webhooks::new(
-            Allowed::new(config.notify_allow.clone(), &control_plane(config, address)),
+            Client::new(Allowed::named("--notify-allow", receivers, ours.clone())),
             secret.map(secret_of_file).transpose()?,
+            Arc::clone(&metrics),
+        ));
+        let called = Allowed::named("--http-allow", config.http_allow.clone(), ours);
+        let calls = Arc::new(NodeCalls::new(
+            HttpCalls::new(Client::new(called.and_public()), &config.data_dir),
             Arc::clone(&metrics),
         ));
         let namespace = settings.namespace.clone();
         let executors = Executors {
             commands: Some(Arc::clone(&commands) as Arc<dyn CommandExecutor>),
+            http: Some(Arc::clone(&calls) as Arc<dyn HttpExecutor>),
             ..Executors::default()
         };
         let spool = DirSpool::open(data.spool())?;
@@ -125,6 +136,7 @@ impl Server {
             node: node_id.clone(),
             commands: Arc::clone(&commands),
             webhooks: Arc::clone(&webhooks),
+            calls,
             body_time: BODY_TIME,
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -225,8 +237,8 @@ pub(crate) async fn apply_until_done(
     }
 }
 
-/// What no receiver may be, whoever allows it.
-fn control_plane(config: &ServeConfig, address: SocketAddr) -> Vec<String> {
+/// What is never called, whoever allows it.
+fn control_plane(config: &ServeConfig, address: SocketAddr) -> ControlPlane {
     let mut own = vec![address.to_string(), reachable(address).to_string()];
     for host in ["127.0.0.1", "[::1]", "localhost"] {
         own.push(format!("{host}:{}", address.port()));
@@ -234,7 +246,7 @@ fn control_plane(config: &ServeConfig, address: SocketAddr) -> Vec<String> {
     if let StoreAt::Etcd(at) = &config.store {
         own.extend_from_slice(at.members());
     }
-    own
+    ControlPlane::new(own, address.port())
 }
 
 /// Where this machine reaches what listens on an address.

@@ -97,6 +97,7 @@ async fn nothing_is_started_beside_a_command_that_could_not_be_stopped() {
     let executors = Executors {
         handlers: BTreeMap::new(),
         commands: Some(wedged.clone()),
+        http: None,
     };
     let config = NodeConfig {
         kill_grace_ms: 100,

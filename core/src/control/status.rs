@@ -109,6 +109,7 @@ impl Control {
                     queues: record.queues,
                     handlers: record.handlers,
                     commands: record.commands,
+                    http: record.http,
                     since: rfc3339_ms(record.since_ms),
                     address: record.address,
                     clock_ahead_ms: clock.as_ref().and_then(|clock| clock.ahead_ms),

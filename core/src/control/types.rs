@@ -442,6 +442,9 @@ pub struct NodeObject {
     /// Whether it runs commands, be it only those that are named in its own files.
     #[serde(default)]
     pub commands: bool,
+    /// Whether it calls URLs, be it only those that it may.
+    #[serde(default)]
+    pub http: bool,
     /// Since when it is there.
     pub since: String,
     /// Where its API listens, if it has one.

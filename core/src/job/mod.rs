@@ -1,6 +1,7 @@
 //! Jobs (templates) and runs (their fires).
 
 pub mod finish;
+mod node_record;
 pub mod notes;
 pub mod parts;
 mod plain;

@@ -11,7 +11,7 @@ use crate::schedule::{Interner, Schedule, ScheduleSpec};
 
 use super::Definition;
 use super::record::encode;
-use super::spec::JobSpec;
+use super::spec::{HttpSpec, JobSpec};
 
 /// Below this size nothing is swept.
 const SMALL: usize = 1_024;
@@ -79,7 +79,7 @@ fn lean(spec: &JobSpec) -> JobSpec {
     };
     // (Which kind it is says what a node must have: `JobSpec::needs`.)
     lean.run.handler.clone_from(&spec.run.handler);
-    lean.run.http.clone_from(&spec.run.http);
+    lean.run.http = spec.run.http.as_ref().map(|_| HttpSpec::default());
     JobSpec {
         id: lean.id,
         name: None,
@@ -120,6 +120,18 @@ mod tests {
         let later = pool.share(&definition(later));
         assert!(Arc::ptr_eq(&one.spec, &later.spec) && one.schedule != later.schedule);
         assert_eq!(one.spec.needs(), "handler:h");
+        let call = |url: &str| {
+            let mut spec = JobSpec::handler(url, "h").cron("0 7 * * *");
+            spec.run.handler = None;
+            spec.run.http = Some(HttpSpec {
+                url: format!("https://{url}.org/"),
+                ..HttpSpec::default()
+            });
+            definition(spec)
+        };
+        let (one, other) = (pool.share(&call("a")), pool.share(&call("b")));
+        assert!(Arc::ptr_eq(&one, &other));
+        assert_eq!(one.spec.needs(), "http");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use super::node_record::NodeRecord;
 use super::parts::{Parts, Shard};
 use super::plain::{is_one, is_zero, is_zero_u32, is_zero_u64, one};
 use super::run::{FailReason, Owner, Phase, RunState, SkipReason};
@@ -296,26 +297,6 @@ impl CursorRecord {
     pub fn is_open(&self) -> bool {
         self.position < Position::end_of(self.window.until_ms)
     }
-}
-
-/// A live node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeRecord {
-    /// Where its API listens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
-    /// How many runs it takes at once.
-    pub slots: u32,
-    /// The queues it serves.
-    pub queues: Vec<String>,
-    /// The handlers it has.
-    pub handlers: Vec<String>,
-    /// Whether it runs commands.
-    pub commands: bool,
-    /// Since when, in Unix milliseconds.
-    pub since_ms: i64,
-    /// The time zone database it reckons with.
-    pub tzdb: String,
 }
 
 /// What an operator wants of a node. Once made, it is only rewritten: a late copy of a request

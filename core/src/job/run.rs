@@ -100,7 +100,8 @@ impl fmt::Display for RunState {
 pub enum FailReason {
     /// The command ended with a status other than 0, or by a signal.
     Exit,
-    /// The handler returned an error, or the command could not be started.
+    /// The handler returned an error, the command could not be started, or the URL could not be called
+    /// or answered that it did not go well.
     Error,
     /// The handler panicked.
     Panic,

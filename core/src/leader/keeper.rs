@@ -362,13 +362,10 @@ impl Keeper {
     }
 
     fn why_unclaimed(&self, record: &RunRecord) -> FailReason {
-        let able = self.nodes.values().any(|node| {
-            node.queues.contains(&record.queue)
-                && match record.needs.strip_prefix("handler:") {
-                    Some(name) => node.handlers.iter().any(|h| h == name),
-                    None => node.commands,
-                }
-        });
+        let able = self
+            .nodes
+            .values()
+            .any(|node| node.queues.contains(&record.queue) && node.has(&record.needs));
         if able {
             FailReason::Expired
         } else {

@@ -147,20 +147,26 @@ fn start(
             }
         });
     }
+    if let (Some(http), Some(call)) = (&executors.http, &run.http) {
+        let (http, call) = (http.clone(), call.clone());
+        return Box::pin(caught(async move { http.execute(context, call).await }));
+    }
     match (&executors.commands, command_line(definition)) {
         (Some(commands), Some(command)) => {
             let commands = commands.clone();
-            Box::pin(async move {
-                match AssertUnwindSafe(commands.execute(context, command))
-                    .catch_unwind()
-                    .await
-                {
-                    Ok(execution) => execution,
-                    Err(panic) => Execution::failed(FailReason::Panic, panic_text(panic.as_ref())),
-                }
-            })
+            Box::pin(caught(
+                async move { commands.execute(context, command).await },
+            ))
         }
         _ => ready(FailReason::Error, "this node cannot run it".to_owned()),
+    }
+}
+
+/// An executor is ours; a panic in it ends the run all the same, and nothing else.
+async fn caught(code: impl Future<Output = Execution>) -> Execution {
+    match AssertUnwindSafe(code).catch_unwind().await {
+        Ok(execution) => execution,
+        Err(panic) => Execution::failed(FailReason::Panic, panic_text(panic.as_ref())),
     }
 }
 
@@ -211,7 +217,9 @@ async fn supervise(
     };
     running.canceller.stop(cause);
     let is_handler = spec.run.handler.is_some();
-    let patience_ms = if is_handler {
+    // A future and not a process: dropped, it runs no more.
+    let is_ours = is_handler || spec.run.http.is_some();
+    let patience_ms = if is_ours {
         context.kill_grace_ms
     } else {
         context.kill_grace_ms + COMMAND_PATIENCE_MS
@@ -225,8 +233,7 @@ async fn supervise(
         Either::Right(()) => {
             let message = format!("it did not stop within {patience_ms} ms after it was told to");
             let execution = Execution::stopped(cause, message);
-            // A handler is a future: dropped, it runs no more.
-            if is_handler {
+            if is_ours {
                 Ended::Surely(execution)
             } else {
                 Ended::Perhaps(execution)

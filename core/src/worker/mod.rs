@@ -346,6 +346,9 @@ impl Worker {
                 .ok_or("this node runs no commands")?
                 .allows(&command)?;
         }
+        if definition.spec.run.http.is_some() && self.executors.http.is_none() {
+            return Err("this node calls no URLs".into());
+        }
         Ok(definition)
     }
 

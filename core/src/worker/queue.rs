@@ -335,6 +335,7 @@ mod tests {
             queues: vec!["default".into()],
             handlers: vec![],
             commands: true,
+            http: false,
             since_ms: 0,
             tzdb: String::new(),
         }

@@ -34,7 +34,7 @@ pub struct Peer {
     pub slots: u32,
     /// Its queues.
     pub queues: BTreeSet<String>,
-    /// What it has: `command`, `handler:NAME`.
+    /// What it has: `command`, `http`, `handler:NAME`.
     pub needs: BTreeSet<String>,
 }
 
@@ -42,13 +42,10 @@ impl Peer {
     /// As a node's record says.
     #[must_use]
     pub fn of(record: &NodeRecord) -> Self {
-        let handlers = record.handlers.iter().map(|name| format!("handler:{name}"));
         Self {
             slots: record.slots,
             queues: record.queues.iter().cloned().collect(),
-            needs: handlers
-                .chain(record.commands.then(|| "command".to_owned()))
-                .collect(),
+            needs: record.needs().collect(),
         }
     }
 
@@ -206,6 +203,7 @@ mod tests {
             queues: vec!["default".into()],
             handlers: vec!["a".into()],
             commands: false,
+            http: false,
             since_ms: 0,
             tzdb: String::new(),
         };

@@ -189,7 +189,7 @@ fn parse(format: Format, text: String) -> Result<Vec<JobSpec>, Problem> {
     }
 }
 
-/// Jobs whose commands this node would not run. Others may: it is a warning, not an error.
+/// Jobs that this node would not run, or whose calls it would not make. Others may: it is a warning, not an error.
 ///
 /// Before it warns, the node looks into its own files as they are now: whoever has just edited the
 /// file that `--jobs` names and applies that same file has declared what is in it.
@@ -212,13 +212,15 @@ async fn warnings(api: &Api, specs: &[JobSpec]) -> Vec<String> {
     let mut refused = 0_usize;
     let mut all = Vec::new();
     for spec in specs {
-        let Some(refusal) = api.commands.refusal(spec) else {
+        let command = api.commands.refusal(spec);
+        let command = command.map(|refusal| format!("{refusal}{unreadable}"));
+        let Some(refusal) = command.or_else(|| api.calls.refusal(spec)) else {
             continue;
         };
         refused += 1;
         if refused <= MAX_WARNINGS {
             all.push(format!(
-                "{}: this node would not run it: {refusal}{unreadable}",
+                "{}: this node would not run it: {refusal}",
                 spec.id
             ));
         }

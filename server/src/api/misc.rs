@@ -19,8 +19,7 @@ pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>,
 }
 
 pub(super) async fn doctor(State(api): State<Api>) -> Json<Report> {
-    let (control, webhooks) = (&api.control, &api.webhooks);
-    Json(examine(&api.node, control, &api.store, &api.data_dir, webhooks).await)
+    Json(examine(&api).await)
 }
 
 pub(super) async fn next(question: Query<NextQuery>) -> Result<Json<NextAnswer>, Problem> {

@@ -35,6 +35,7 @@ use punctual::control::Control;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
+use crate::calls::NodeCalls;
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
 use crate::metrics::Metrics;
@@ -72,6 +73,7 @@ pub(crate) struct Api {
     pub(crate) commands: Arc<NodeCommands>,
     /// Whom this node may call.
     pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) calls: Arc<NodeCalls>,
     /// How long the body of a request may take to arrive.
     pub(crate) body_time: Duration,
 }

@@ -130,7 +130,10 @@ fn command(spec: &JobSpec) -> String {
         (Some(CommandSpec::Argv(argv)), _) => argv.join(" "),
         (Some(CommandSpec::Named(name)), _) => format!("command {name}"),
         (None, Some(handler)) => format!("handler {handler}"),
-        (None, None) => "-".into(),
+        (None, None) => spec.run.http.as_ref().map_or_else(
+            || "-".into(),
+            |http| format!("{} {}", http.method.as_str(), http.url),
+        ),
     }
 }
 

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::doctor::Verdict;
     use crate::metrics::Metrics;
-    use crate::notify::{Allowed, Pattern};
+    use punctual_server::outbound::{Allowed, Client, ControlPlane, Pattern};
 
     fn job(webhook: Option<&str>) -> JobObject {
         let notify: Vec<_> = webhook
@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn what_keeps_people_from_being_told_is_named() {
-        let allowed = Allowed::new(vec![Pattern::parse("a.org").unwrap()], &[]);
-        let webhooks = Webhooks::new(allowed, None, Arc::new(Metrics::new()));
+        let named = vec![Pattern::parse("a.org").unwrap()];
+        let allowed = Allowed::named("--notify-allow", named, ControlPlane::default());
+        let webhooks = Webhooks::new(Client::new(allowed), None, Arc::new(Metrics::new()));
         let told = |webhook, oldest_ms: Option<i64>| {
             let untold = Untold {
                 count: u64::from(oldest_ms.is_some()),

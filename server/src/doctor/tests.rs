@@ -98,6 +98,8 @@ fn a_job_that_no_node_may_run_is_a_problem() {
     elsewhere.spec.queue = "gpu".into();
     let command = serde_json::json!({ "id": "c", "run": { "command": ["true"] } });
     let command = job(serde_json::from_value(command).unwrap());
+    let call = serde_json::json!({ "id": "u", "run": { "http": { "url": "https://a.org" } } });
+    let call = job(serde_json::from_value(call).unwrap());
     let mut able = node("a", "2026b");
     able.queues = vec!["default".into()];
     able.handlers = vec!["known".into()];
@@ -112,6 +114,9 @@ fn a_job_that_no_node_may_run_is_a_problem() {
         verdict(&command, &[able.clone(), runs.clone()]),
         Verdict::Ok
     );
+    assert_eq!(verdict(&call, &[runs.clone()]), Verdict::Problem);
+    runs.http = true;
+    assert_eq!(verdict(&call, &[runs.clone()]), Verdict::Ok);
     runs.drained = true;
     assert_eq!(verdict(&command, &[able, runs.clone()]), Verdict::Problem);
     assert_eq!(verdict(&command, &[runs]), Verdict::Ok, "told as drained");

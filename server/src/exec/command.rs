@@ -100,14 +100,7 @@ fn environment(
     env.entry("PATH".to_owned())
         .or_insert_with(|| DEFAULT_PATH.to_owned());
     env.extend(declared);
-    let scheduled_at = DateTime::from_timestamp_millis(ctx.scheduled_at_ms)
-        .ok_or_else(|| {
-            format!(
-                "{} ms is not a time that can be written down",
-                ctx.scheduled_at_ms
-            )
-        })?
-        .to_rfc3339_opts(SecondsFormat::Millis, true);
+    let scheduled_at = scheduled_at(ctx)?;
     let ours = [
         ("PUNCTUAL_JOB_ID", ctx.job_id.clone()),
         ("PUNCTUAL_RUN_ID", ctx.run_id.clone()),
@@ -136,6 +129,17 @@ fn environment(
     Ok(env)
 }
 
+/// The instant, RFC 3339 in UTC.
+pub(super) fn scheduled_at(ctx: &RunContext) -> Result<String, String> {
+    let at = DateTime::from_timestamp_millis(ctx.scheduled_at_ms).ok_or_else(|| {
+        format!(
+            "{} ms is not a time that can be written down",
+            ctx.scheduled_at_ms
+        )
+    })?;
+    Ok(at.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
 /// The entries of the environment that no other run's command has.
 pub(super) fn marks(ctx: &RunContext) -> Vec<String> {
     vec![
@@ -148,7 +152,7 @@ pub(super) fn marks(ctx: &RunContext) -> Vec<String> {
 
 /// W3C trace context: the attempt is a span of the run's trace. The span's id is derived, so that
 /// it is the same wherever it is computed.
-fn traceparent(ctx: &RunContext) -> String {
+pub(super) fn traceparent(ctx: &RunContext) -> String {
     let mut hasher = DefaultHasher::new();
     (&ctx.run_id, ctx.attempt, ctx.fencing_token).hash(&mut hasher);
     // All zeroes is not a valid id.

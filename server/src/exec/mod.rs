@@ -1,4 +1,4 @@
-//! Running commands.
+//! Running commands, and calling URLs ([`http`]).
 //!
 //! ```text
 //! node ──control──▶ supervisor ──────▶ command ──▶ whatever it starts
@@ -24,6 +24,7 @@
 
 mod clock;
 mod command;
+pub mod http;
 mod limits;
 mod output;
 mod policy;

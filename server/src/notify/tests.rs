@@ -1,30 +1,32 @@
 //! Real connections: encrypted ones, and receivers that misbehave.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use punctual_server::outbound::{Allowed, ControlPlane, Pattern};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, crypto};
 
 use super::*;
 use punctual::job::spec::NotifyEvent;
 
-/// A certificate for `localhost`, for a hundred years; its key is in this folder for all to see.
+/// A certificate for `localhost`, for a hundred years; its key is beside it for all to see.
 fn certificate() -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(include_bytes!("testdata/cert.pem")).unwrap()
+    CertificateDer::from_pem_slice(include_bytes!("../outbound/testdata/cert.pem")).unwrap()
 }
 
 fn webhooks(allow: &[String], believes: bool) -> Webhooks {
     let patterns = allow.iter().map(|text| Pattern::parse(text).unwrap());
-    let allowed = Allowed::new(patterns.collect(), &[]);
-    let mut webhooks = Webhooks::new(allowed, Some(b"s".to_vec()), Arc::new(Metrics::new()));
-    let mut roots = RootCertStore::empty();
-    if believes {
-        roots.add(certificate()).unwrap();
-    }
-    webhooks.roots = tokio::sync::OnceCell::new_with(Some(config_of(roots).unwrap()));
-    webhooks
+    let ours = ControlPlane::default();
+    let allowed = Allowed::named("--notify-allow", patterns.collect(), ours);
+    let roots = if believes {
+        vec![certificate()]
+    } else {
+        Vec::new()
+    };
+    let client = Client::believing(allowed, roots).unwrap();
+    Webhooks::new(client, Some(b"s".to_vec()), Arc::new(Metrics::new()))
 }
 
 fn message(webhook: String) -> Message {
@@ -54,7 +56,8 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, with: &str) -> 
 async fn an_encrypted_receiver_must_be_whom_it_says() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("testdata/key.pem")).unwrap();
+    let key =
+        PrivateKeyDer::from_pem_slice(include_bytes!("../outbound/testdata/key.pem")).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -14,9 +14,9 @@ use crate::http::Api;
 use crate::node::serve;
 use crate::{Place, Running, wait_for};
 
-/// What the tests of this file and of its neighbours (`overlap.rs`, `progress.rs`, and `../docs.rs` for handlers) tell,
+/// What the tests of this file and of its neighbours (`calls.rs`, `overlap.rs`, `progress.rs`, and `../docs.rs` for handlers) tell,
 /// by the heading above the example.
-const TOLD: [&str; 12] = [
+const TOLD: [&str; 13] = [
     "# The job file",
     "## When it runs",
     "## Runs that overlap",
@@ -24,6 +24,7 @@ const TOLD: [&str; 12] = [
     "## A run that fails, or whose node goes",
     "## Which node runs it, and how soon",
     "## What is kept",
+    "## Calling a URL",
     "## Handlers",
     "## One job after another",
     "## Runs in parts",

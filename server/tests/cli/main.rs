@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails when it cannot go on")]
 
 mod admin;
+mod calls;
 mod cluster;
 mod data_dir;
 mod examples;
@@ -13,6 +14,7 @@ mod notify;
 mod offline;
 mod overlap;
 mod progress;
+mod receiver;
 mod rows;
 
 use std::fs;
@@ -118,9 +120,20 @@ struct Running {
 
 impl Running {
     fn start(place: &Place, log: &str, arguments: &[&str]) -> Self {
+        Self::start_with(place, log, arguments, &[])
+    }
+
+    /// With these variables in its environment.
+    fn start_with(
+        place: &Place,
+        log: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let log = place.path(log);
         let child = place
             .command(arguments)
+            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(fs::File::create(&log).unwrap())
             .spawn()

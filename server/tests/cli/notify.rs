@@ -1,39 +1,20 @@
 //! News of runs, to a real receiver: signed, again after a refusal and after a crash, under one name.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::receiver::{Request, read};
 use crate::{Place, Running, wait_for};
 
 const SECRET: &[u8] = b"the secret of the test";
 
-/// A request as it came.
-#[derive(Clone, Debug)]
-struct Request {
-    path: String,
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
-}
-
-impl Request {
-    fn header(&self, name: &str) -> &str {
-        let found = self.headers.iter().find(|(n, _)| n == name);
-        found.map(|(_, value)| value.as_str()).unwrap_or_default()
-    }
-
-    fn id(&self) -> &str {
-        self.header("punctual-event-id")
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
+fn id(request: &Request) -> &str {
+    request.header("punctual-event-id")
 }
 
 /// Answers each request as told: a status, or nothing at all (`None`).
@@ -70,39 +51,10 @@ impl Receiver {
 }
 
 fn serve(mut stream: TcpStream, inbox: &Mutex<Vec<Request>>, mood: &Mutex<Option<u16>>) {
-    let mut bytes = Vec::new();
-    let end = loop {
-        let mut some = [0; 4_096];
-        let n = stream.read(&mut some).unwrap_or(0);
-        if n == 0 {
-            return;
-        }
-        bytes.extend_from_slice(&some[..n]);
-        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-            break end;
-        }
+    let Some(request) = read(&mut stream) else {
+        return;
     };
-    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-    let mut lines = head.lines();
-    let path = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
-    let headers: Vec<(String, String)> = lines
-        .filter_map(|line| line.split_once(": "))
-        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
-        .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length");
-    let length: usize = length.unwrap().1.parse().unwrap();
-    let mut body = bytes[end + 4..].to_vec();
-    while body.len() < length {
-        let mut some = [0; 4_096];
-        let n = stream.read(&mut some).unwrap();
-        assert!(n > 0);
-        body.extend_from_slice(&some[..n]);
-    }
-    inbox.lock().unwrap().push(Request {
-        path,
-        headers,
-        body,
-    });
+    inbox.lock().unwrap().push(request);
     let answer = *mood.lock().unwrap();
     match answer {
         Some(status) => {
@@ -208,7 +160,7 @@ jobs:
         (got.len() > before).then_some(got)
     });
     for copy in &told {
-        assert_eq!((copy.id(), &copy.body), (told[0].id(), &told[0].body));
+        assert_eq!((id(copy), &copy.body), (id(&told[0]), &told[0].body));
         let signed = signature(copy.header("punctual-timestamp"), &copy.body);
         assert_eq!(copy.header("punctual-signature"), signed);
         assert_eq!(copy.header("content-type"), "application/json");
@@ -218,7 +170,7 @@ jobs:
         (&news["event"], &news["job_id"]),
         (&"failed".into(), &"shaky".into())
     );
-    assert_eq!(news["id"], told[0].id());
+    assert_eq!(news["id"], id(&told[0]));
     assert_eq!(news["run"]["state"], "FAILED", "{news}");
     assert_eq!(news["run"]["exit_code"], 1, "{news}");
     assert!(receiver.got("/good").is_empty(), "nothing has recovered");
@@ -238,9 +190,9 @@ jobs:
         (deaf.got("/deaf").len() > tries).then_some(())
     });
     assert_eq!(receiver.got("/all").len(), before + 1, "told again");
-    let ids = deaf.got("/deaf").into_iter().map(|r| r.id().to_owned());
+    let ids = deaf.got("/deaf").into_iter().map(|r| id(&r).to_owned());
     let ids: std::collections::BTreeSet<String> = ids.collect();
-    assert_eq!(ids.into_iter().collect::<Vec<_>>(), [told[0].id()]);
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), [id(&told[0])]);
     let told = receiver.got("/all").len();
     place.write("good", "");
     let good = wait_for("the recovery", || {
@@ -253,7 +205,7 @@ jobs:
         (got.len() > told).then(|| got[got.len() - 1].clone())
     });
     assert_eq!(good.json()["event"], "recovered");
-    assert_eq!((good.id(), &good.body), (all.id(), &all.body));
+    assert_eq!((id(&good), &good.body), (id(&all), &all.body));
     place.run(&["job", "trigger", "shaky"]).ok();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(

@@ -143,7 +143,6 @@ impl JobSpec {
         self.check_overlap(&mut errors);
         self.check_parts(&mut errors);
         self.check_notify(&mut errors);
-        self.check_later(&mut errors);
         match schedule {
             Some(schedule) if errors.is_empty() => Ok(schedule),
             _ => Err(errors),
@@ -237,6 +236,9 @@ impl JobSpec {
             .is_some_and(|name| name.trim().is_empty())
         {
             errors.push(SpecError::new("run.handler", "an empty name"));
+        }
+        if let Some(http) = &run.http {
+            http.check(errors);
         }
         errors.extend(payload_finding(&self.payload));
     }
@@ -404,18 +406,6 @@ impl JobSpec {
             }
         }
     }
-
-    /// Keys whose names are fixed but which this version does not have: a clear no beats a job
-    /// that does something else than its file says.
-    fn check_later(&self, errors: &mut Vec<SpecError>) {
-        if self.run.http.is_some() {
-            errors.push(not_yet("run.http", "call the URL from a command"));
-        }
-    }
-}
-
-fn not_yet(path: &str, hint: &str) -> SpecError {
-    SpecError::new(path, "not supported by this version").hint(hint)
 }
 
 pub(crate) fn schedule_error(error: &crate::schedule::ScheduleError) -> SpecError {

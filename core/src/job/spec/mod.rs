@@ -8,16 +8,20 @@ use crate::duration::Millis;
 use crate::schedule::ScheduleSpec;
 
 mod check;
+mod http;
 mod notify;
+mod url;
 
 pub(crate) use check::schedule_error;
 pub use check::{
     MAX_AFTER, MAX_CONCURRENCY, MAX_FAN_OUT, MAX_ID_LEN, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_DEPTH,
     MAX_SIBLINGS, SpecError, depth, is_valid_id, payload_finding,
 };
-pub use notify::{
-    MAX_NOTIFY, MAX_URL_BYTES, NotifyEvent, NotifySpec, WebhookUrl, host_and_port, receiver_of,
+pub use http::{
+    HttpMethod, HttpSpec, Piece, SECRET_VARIABLE, is_reserved_header, is_secret_name, pieces,
 };
+pub use notify::{MAX_NOTIFY, NotifyEvent, NotifySpec, receiver_of};
+pub use url::{HttpUrl, MAX_URL_BYTES, host_and_port};
 
 /// A job as people define it. Everything that is not said takes the default named at the field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,7 +130,7 @@ pub struct RunSpec {
     pub env: BTreeMap<String, String>,
     /// Calls a URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<serde_json::Value>,
+    pub http: Option<HttpSpec>,
     /// Calls a handler registered by the program that embeds the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,

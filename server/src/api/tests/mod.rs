@@ -34,7 +34,9 @@ use crate::client::{Call, Client};
 use crate::commands::NodeCommands;
 use crate::config::Commands;
 use crate::files::{ClientFile, hash};
+use punctual_server::exec::http::HttpCalls;
 use punctual_server::jobfile::JobFile;
+use punctual_server::outbound::{self, Allowed, ControlPlane};
 
 /// So long may a body take here.
 const BODY_TIME: Duration = Duration::from_secs(2);
@@ -83,6 +85,7 @@ async fn start() -> Fixture {
     tokio::spawn(node.run(shutdown));
     let none = NodeCommands::new(Commands::Off, ".".into(), &JobFile::default());
     let metrics = Arc::new(crate::metrics::Metrics::new());
+    let nobody = |option| Allowed::named(option, Vec::new(), ControlPlane::default());
     let api = Api {
         control: control.clone(),
         tokens: [hash("pt_another"), hash(TOKEN)].into(),
@@ -90,8 +93,12 @@ async fn start() -> Fixture {
         data_dir: ".".into(),
         metrics: Arc::clone(&metrics),
         webhooks: Arc::new(crate::notify::Webhooks::new(
-            crate::notify::Allowed::default(),
+            outbound::Client::new(nobody("--notify-allow")),
             None,
+            Arc::clone(&metrics),
+        )),
+        calls: Arc::new(crate::calls::NodeCalls::new(
+            HttpCalls::new(outbound::Client::new(nobody("--http-allow")), "."),
             metrics,
         )),
         node: "node".into(),

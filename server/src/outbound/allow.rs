@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use punctual::job::spec::{WebhookUrl, host_and_port};
+use punctual::job::spec::{HttpUrl, host_and_port};
 
-/// One `--notify-allow`: `[http://]HOST[:PORT]`, `HOST` a name, an address, or `*.DOMAIN`.
+/// One `--notify-allow` or `--http-allow`: `[http://]HOST[:PORT]`, `HOST` a name, an address, or `*.DOMAIN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     /// Without encryption.
     plain: bool,
     /// Any name below `host`.
@@ -29,7 +29,10 @@ enum Place {
 
 impl Pattern {
     /// Reads one.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let (plain, rest) = match text.split_once("://") {
             None => (false, text),
             Some(("https", rest)) => (false, rest),
@@ -52,7 +55,7 @@ impl Pattern {
         })
     }
 
-    fn covers(&self, url: &WebhookUrl) -> bool {
+    fn covers(&self, url: &HttpUrl) -> bool {
         let host = match url.host.strip_suffix(&self.host) {
             Some("") => !self.below,
             Some(rest) => self.below && rest.len() > 1 && rest.ends_with('.'),
@@ -116,60 +119,161 @@ fn carries_ipv4(ip: Ipv6Addr) -> bool {
 }
 
 /// What a node may call.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Allowed {
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    /// The option that names them, for people.
+    option: &'static str,
     patterns: Vec<Pattern>,
-    /// Never, whoever allows it: what controls the cluster.
-    denied: Vec<SocketAddr>,
-    /// The same by name: `HOST:PORT`.
-    denied_names: Vec<String>,
+    /// Whether any public address may be called, encrypted, that no pattern names.
+    public: bool,
+    control_plane: ControlPlane,
+}
+
+/// What controls the cluster: never called, whoever allows it.
+#[derive(Clone, Debug, Default)]
+pub struct ControlPlane {
+    /// `HOST:PORT` of the store's members, and of this node's API.
+    places: Vec<String>,
+    /// The port of this node's API, on whichever address of this machine.
+    own_port: Option<u16>,
+}
+
+impl ControlPlane {
+    /// These places, and this port of this machine.
+    #[must_use]
+    pub fn new(places: Vec<String>, own_port: u16) -> Self {
+        Self {
+            places,
+            own_port: Some(own_port),
+        }
+    }
+
+    /// What is written as a name: it must be looked up to know where it is.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let named = |at: &&String| at.parse::<SocketAddr>().is_err();
+        self.places.iter().filter(named).map(String::as_str)
+    }
+
+    fn has(&self, at: SocketAddr) -> bool {
+        let mut addresses = self.places.iter().filter_map(|text| text.parse().ok());
+        addresses.any(|denied| is_same(denied, at)) || self.is_own(at, None)
+    }
+
+    /// Whether a connection from `local` to `at` has come back to this node's API.
+    pub(super) fn is_own(&self, at: SocketAddr, local: Option<SocketAddr>) -> bool {
+        let (ip, local) = (
+            at.ip().to_canonical(),
+            local.map(|at| at.ip().to_canonical()),
+        );
+        self.own_port == Some(at.port()) && (ip.is_loopback() || Some(ip) == local)
+    }
+}
+
+/// Whether two addresses are one, in whichever way they are written.
+pub(super) fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical()
 }
 
 impl Allowed {
-    pub(crate) fn new(patterns: Vec<Pattern>, denied: &[String]) -> Self {
+    /// Only what these name. `option` is where they stand.
+    #[must_use]
+    pub fn named(
+        option: &'static str,
+        patterns: Vec<Pattern>,
+        control_plane: ControlPlane,
+    ) -> Self {
         Self {
+            option,
             patterns,
-            denied: denied.iter().filter_map(|at| at.parse().ok()).collect(),
-            denied_names: denied.to_vec(),
+            public: false,
+            control_plane,
         }
+    }
+
+    /// What these name, and encrypted whatever has a public address.
+    #[must_use]
+    pub fn and_public(self) -> Self {
+        Self {
+            public: true,
+            ..self
+        }
+    }
+
+    /// What is never called.
+    pub(super) fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+
+    /// Whether somebody named the place, so that it may also get what is secret.
+    #[must_use]
+    pub fn names(&self, url: &HttpUrl) -> bool {
+        self.patterns.iter().any(|pattern| pattern.covers(url))
+    }
+
+    /// How to name it.
+    #[must_use]
+    pub fn advice(&self, url: &HttpUrl) -> String {
+        let plain = if url.tls { "" } else { "http://" };
+        format!("{} {plain}{}", self.option, url.receiver())
     }
 
     /// Whether the URL may be called, before its name is looked up.
-    pub(crate) fn permits(&self, url: &str) -> Result<WebhookUrl, String> {
-        let url = WebhookUrl::parse(url)?;
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn permits(&self, url: &str) -> Result<HttpUrl, String> {
+        let url = HttpUrl::parse(url)?;
         let receiver = url.receiver();
-        if self.denied_names.contains(&receiver) {
-            return Err(format!("{receiver} belongs to the scheduler itself"));
+        if self.control_plane.places.contains(&receiver) {
+            return Err(belongs_to_us(&receiver));
         }
-        if self.patterns.iter().any(|pattern| pattern.covers(&url)) {
+        if self.names(&url) {
             return Ok(url);
         }
-        let plain = if url.tls { "" } else { "http://" };
-        Err(format!(
-            "this node may not call it: it has no --notify-allow {plain}{receiver}"
-        ))
+        let without = self.advice(&url);
+        if !self.public {
+            return Err(format!("this node may not call it: it has no {without}"));
+        }
+        if !url.tls {
+            return Err(format!(
+                "this node calls without encryption only whom {} names: it has no {without}",
+                self.option
+            ));
+        }
+        // One that is written as an address needs no look.
+        if let Ok(ip) = url.host.parse() {
+            self.permits_all(&url, &[SocketAddr::new(ip, url.port)])?;
+        }
+        Ok(url)
     }
 
     /// Whether all that its name stands for may be called.
-    pub(crate) fn permits_all(&self, url: &WebhookUrl, found: &[SocketAddr]) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn permits_all(&self, url: &HttpUrl, found: &[SocketAddr]) -> Result<(), String> {
         for at in found {
-            let same = |denied: &SocketAddr| {
-                denied.port() == at.port() && denied.ip() == at.ip().to_canonical()
-            };
-            if self.denied.iter().any(same) {
-                return Err(format!("{at} belongs to the scheduler itself"));
+            if self.control_plane.has(*at) {
+                return Err(belongs_to_us(&at.to_string()));
             }
+            let public = self.public && url.tls && place(at.ip()) == Place::Public;
             let mut patterns = self.patterns.iter().filter(|pattern| pattern.covers(url));
-            if !patterns.any(|pattern| pattern.reaches(at.ip())) {
+            if !public && !patterns.any(|pattern| pattern.reaches(at.ip())) {
                 return Err(format!(
-                    "{} stands for {}, which is no public address and not what --notify-allow names",
+                    "{} stands for {}, which is no public address and not what {} names",
                     url.host,
-                    at.ip()
+                    at.ip(),
+                    self.option
                 ));
             }
         }
         Ok(())
     }
+}
+
+/// Why a place is never called.
+pub(super) fn belongs_to_us(at: &str) -> String {
+    format!("{at} belongs to the scheduler itself")
 }
 
 #[cfg(test)]
@@ -178,8 +282,9 @@ mod tests {
 
     fn allowed(patterns: &[&str], denied: &[&str]) -> Allowed {
         let patterns = patterns.iter().map(|text| Pattern::parse(text).unwrap());
-        let denied: Vec<String> = denied.iter().map(|at| (*at).to_owned()).collect();
-        Allowed::new(patterns.collect(), &denied)
+        let places = denied.iter().map(|at| (*at).to_owned()).collect();
+        let ours = ControlPlane::new(places, 7717);
+        Allowed::named("--notify-allow", patterns.collect(), ours)
     }
 
     /// Q06: nothing is called that nobody allowed.
@@ -298,5 +403,77 @@ mod tests {
                     .contains("itself")
             );
         }
+    }
+
+    #[test]
+    fn this_nodes_api_is_not_called_by_another_name_of_this_machine() {
+        let ours = ControlPlane::new(vec!["etcd:2379".into(), "10.0.0.1:2379".into()], 7717);
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for local in ["10.0.0.5:40000", "127.0.0.1:40000"] {
+            for own in ["10.0.0.5:7717", "127.0.0.2:7717", "[::1]:7717"] {
+                let same = own.starts_with("10.") == local.starts_with("10.");
+                let is_own = ours.is_own(at(own), Some(at(local)));
+                assert_eq!(is_own, same || !own.starts_with("10."), "{own} {local}");
+            }
+        }
+        assert!(!ours.is_own(at("10.0.0.6:7717"), Some(at("10.0.0.5:40000"))));
+        assert!(!ours.is_own(at("10.0.0.5:7718"), Some(at("10.0.0.5:40000"))));
+        assert_eq!(ours.names().collect::<Vec<_>>(), ["etcd:2379"]);
+    }
+
+    /// Q06: what nobody named is called encrypted and in public only.
+    #[test]
+    fn whoever_may_call_the_public_calls_nothing_else() {
+        let some = |patterns: &[&str]| allowed(patterns, &["1.2.3.4:2379"]).and_public();
+        let none = some(&[]);
+        for url in [
+            "https://a.org/",
+            "https://93.184.216.34/",
+            "https://[2606:2800::1]:8/",
+        ] {
+            assert!(none.permits(url).is_ok(), "{url}");
+        }
+        for url in [
+            "http://a.org/",
+            "http://93.184.216.34/",
+            "https://127.0.0.1/",
+            "https://10.0.0.7/",
+            "https://169.254.169.254/",
+            "https://[::ffff:10.0.0.7]/",
+            "https://[::1]/",
+            "https://224.0.0.1/",
+            "https://0.0.0.0/",
+            "https://1.2.3.4:2379/",
+        ] {
+            assert!(none.permits(url).is_err(), "{url}");
+        }
+        let url = none.permits("https://a.org/").unwrap();
+        let stands_for = |some: &Allowed, ips: &[&str]| {
+            let found = ips
+                .iter()
+                .map(|ip| SocketAddr::new(ip.parse().unwrap(), 443));
+            some.permits_all(&url, &found.collect::<Vec<_>>()).is_ok()
+        };
+        assert!(stands_for(&none, &["93.184.216.34"]));
+        for ip in [
+            "10.0.0.7",
+            "127.0.0.1",
+            "169.254.169.254",
+            "::ffff:127.0.0.1",
+            "fd00::1",
+        ] {
+            assert!(!stands_for(&none, &[ip]), "{ip}");
+            assert!(!stands_for(&none, &["93.184.216.34", ip]), "{ip}");
+        }
+        // A name that somebody wrote down may be inside the network.
+        assert!(stands_for(
+            &some(&["a.org"]),
+            &["93.184.216.34", "10.0.0.7"]
+        ));
+        assert!(!stands_for(&some(&["a.org"]), &["127.0.0.1"]));
+        assert!(stands_for(&some(&["*.org"]), &["93.184.216.34"]));
+        assert!(!stands_for(&some(&["*.org"]), &["10.0.0.7"]));
+        // Only what is named may have what is secret.
+        assert!(!none.names(&url) && some(&["a.org"]).names(&url));
     }
 }
