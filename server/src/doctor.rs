@@ -16,6 +16,7 @@ use punctual::control::{Control, ControlError, JobObject, NodeObject, StatusObje
 use punctual::job::spec::JobSpec;
 use serde::{Deserialize, Serialize};
 
+use crate::job_files::Standing;
 use crate::notify::Webhooks;
 use crate::store::Opened;
 use crate::times::{now_ms, span};
@@ -81,14 +82,19 @@ impl Check {
     }
 }
 
+/// What a node knows of itself.
+pub(crate) struct Own<'a> {
+    pub(crate) node: &'a str,
+    /// Where its files lie.
+    pub(crate) data_dir: &'a Path,
+    /// Whom it may call.
+    pub(crate) webhooks: &'a Webhooks,
+    /// How its job files stand.
+    pub(crate) job_files: Standing,
+}
+
 /// Looks at everything that this node can see.
-pub(crate) async fn examine(
-    node: &str,
-    control: &Control,
-    store: &Opened,
-    data_dir: &Path,
-    webhooks: &Webhooks,
-) -> Report {
+pub(crate) async fn examine(own: Own<'_>, control: &Control, store: &Opened) -> Report {
     let began = Instant::now();
     let status = control.status(store.info.version()).await;
     let mut checks = vec![answer(&store.info.version(), &status, began.elapsed())];
@@ -103,17 +109,18 @@ pub(crate) async fn examine(
         if let Ok(jobs) = all_jobs(control).await {
             checks.push(unserved(&jobs, &status.nodes));
             let untold = control.untold().await;
-            checks.extend(notify::check(&jobs, webhooks, untold, now_ms()));
+            checks.extend(notify::check(&jobs, own.webhooks, untold, now_ms()));
         }
         checks.push(undecided(status));
         checks.extend(partitions(status));
-        checks.extend(nodes(node, status));
+        checks.extend(nodes(own.node, status));
         checks.push(zones(status));
     }
     checks.push(clock(control.clock_state()));
-    checks.push(directory(data_dir));
+    checks.extend(job_files(&own.job_files));
+    checks.push(directory(own.data_dir));
     Report {
-        node: node.to_owned(),
+        node: own.node.to_owned(),
         now_ms: now_ms(),
         took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         checks,
@@ -427,6 +434,27 @@ pub(crate) fn between(asked_ms: i64, took_ms: u64, theirs_ms: i64, ours_after_ms
         )
     } else {
         Check::ok("clocks", detail)
+    }
+}
+
+/// Nothing where the node has no job files.
+fn job_files(standing: &Standing) -> Option<Check> {
+    const NAME: &str = "job files";
+    match standing {
+        Standing::Empty => None,
+        Standing::Applying => Some(
+            Check::new(NAME, Verdict::Notice, "they are not in force yet")
+                .advise("they wait for the store and the node; the node's log says for what"),
+        ),
+        Standing::Applied(jobs) => Some(Check::ok(
+            NAME,
+            format!("their {jobs} jobs were brought into force when they were read last"),
+        )),
+        Standing::Refused(why) => Some(Check::problem(
+            NAME,
+            format!("the files of --jobs are refused, and what was in force before stays: {why}"),
+            "mend them and send the node SIGHUP (kill -HUP PID), or start it again",
+        )),
     }
 }
 

@@ -37,11 +37,13 @@ use tokio::net::TcpListener;
 
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
+use crate::job_files::JobFiles;
 use crate::metrics::Metrics;
 use crate::notify::Webhooks;
 use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
+pub(crate) use misc::NodeStatus;
 pub(crate) use patience::BODY as BODY_TIME;
 use punctual_server::jobfile::MAX_BYTES;
 pub(crate) use runs::RunWithAttempts;
@@ -72,6 +74,8 @@ pub(crate) struct Api {
     pub(crate) commands: Arc<NodeCommands>,
     /// Whom this node may call.
     pub(crate) webhooks: Arc<Webhooks>,
+    /// How the node's own job files stand.
+    pub(crate) job_files: JobFiles,
     /// How long the body of a request may take to arrive.
     pub(crate) body_time: Duration,
 }
