@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Api;
 use crate::calls::NodeCalls;
+use crate::job_files::Standing;
 use crate::store::Opened;
 use crate::times::{now_ms, span};
 
@@ -116,6 +117,7 @@ pub(crate) async fn examine(api: &Api) -> Report {
         checks.push(zones(status));
     }
     checks.push(clock(control.clock_state()));
+    checks.extend(job_files(&api.job_files.standing()));
     checks.push(directory(data_dir));
     Report {
         node: node.clone(),
@@ -451,6 +453,27 @@ pub(crate) fn between(asked_ms: i64, took_ms: u64, theirs_ms: i64, ours_after_ms
         )
     } else {
         Check::ok("clocks", detail)
+    }
+}
+
+/// Nothing where the node has no job files.
+fn job_files(standing: &Standing) -> Option<Check> {
+    const NAME: &str = "job files";
+    match standing {
+        Standing::Empty => None,
+        Standing::Applying => Some(
+            Check::new(NAME, Verdict::Notice, "they are not in force yet")
+                .advise("they wait for the store and the node; the node's log says for what"),
+        ),
+        Standing::Applied(jobs) => Some(Check::ok(
+            NAME,
+            format!("their {jobs} jobs were brought into force when they were read last"),
+        )),
+        Standing::Refused(why) => Some(Check::problem(
+            NAME,
+            format!("the files of --jobs are refused, and what was in force before stays: {why}"),
+            "mend them and send the node SIGHUP (kill -HUP PID), or start it again",
+        )),
     }
 }
 

@@ -11,6 +11,7 @@ mod discover;
 mod doctor;
 mod etcd;
 mod files;
+mod job_files;
 mod logs;
 mod metrics;
 mod notify;

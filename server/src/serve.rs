@@ -11,6 +11,7 @@ use crate::cli::args::Common;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::read_files;
 use crate::config::ServeArgs;
+use crate::job_files::Standing;
 use crate::logs;
 use crate::output::say;
 use crate::server::{Server, apply_until_done};
@@ -103,6 +104,7 @@ async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcom
                     }
                     Err(failure) => {
                         tracing::error!("the job files stay as they were: {failure}");
+                        server.job_files.set(Standing::Refused(failure.to_string()));
                     }
                 },
             },
@@ -114,6 +116,11 @@ async fn run(mut server: Server, signals: &mut Signals, file: JobFile) -> Outcom
 fn start_apply(server: &Server, jobs: Vec<JobSpec>) -> JoinHandle<()> {
     let control = server.control.clone();
     let refused = server.webhooks.refused(&jobs);
+    let stand = server.job_files.clone();
+    stand.set(match jobs.is_empty() {
+        true => Standing::Empty,
+        false => Standing::Applying,
+    });
     tokio::spawn(async move {
         if jobs.is_empty() {
             return;
@@ -123,18 +130,27 @@ fn start_apply(server: &Server, jobs: Vec<JobSpec>) -> JoinHandle<()> {
             false => Err(ControlError::Invalid(refused)),
         };
         match applied {
-            Ok(report) => tracing::info!(
-                created = report.created.len(),
-                updated = report.updated.len(),
-                unchanged = report.unchanged,
-                "job files applied"
-            ),
+            Ok(report) => {
+                tracing::info!(
+                    created = report.created.len(),
+                    updated = report.updated.len(),
+                    unchanged = report.unchanged,
+                    "job files applied"
+                );
+                stand.set(Standing::Applied(jobs.len()));
+            }
             Err(ControlError::Invalid(findings)) => {
+                let mut why = Vec::new();
                 for (job, finding) in findings {
                     tracing::error!(job, %finding, "the job files were refused");
+                    why.push(format!("{job}: {finding}"));
                 }
+                stand.set(Standing::Refused(why.join("; ")));
             }
-            Err(error) => tracing::error!(%error, "the job files could not be applied"),
+            Err(error) => {
+                tracing::error!(%error, "the job files could not be applied");
+                stand.set(Standing::Refused(error.to_string()));
+            }
         }
     })
 }

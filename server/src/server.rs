@@ -22,6 +22,7 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::commands::NodeCommands;
 use crate::config::{DEFAULT_PORT, ServeConfig, StoreAt};
 use crate::files::{ClientFile, DataDir, DirLock, token_of_file};
+use crate::job_files::JobFiles;
 use crate::metrics::{Metered, Metrics};
 use crate::notify::{Webhooks, secret_of_file};
 use crate::spool::DirSpool;
@@ -45,6 +46,7 @@ pub(crate) struct Server {
     pub(crate) new_token: Option<String>,
     commands: Arc<NodeCommands>,
     pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) job_files: JobFiles,
     data_dir: std::path::PathBuf,
     state_file: Option<std::path::PathBuf>,
     canceller: Canceller,
@@ -127,6 +129,7 @@ impl Server {
             token: token.clone(),
         };
         let state_file = data.announce(&client, address.port())?;
+        let job_files = JobFiles::default();
         let api = Api {
             control: control.clone(),
             tokens: tokens.into(),
@@ -137,6 +140,7 @@ impl Server {
             commands: Arc::clone(&commands),
             webhooks: Arc::clone(&webhooks),
             calls,
+            job_files: job_files.clone(),
             body_time: BODY_TIME,
         };
         let (stop_api, stopped) = oneshot::channel::<()>();
@@ -149,6 +153,7 @@ impl Server {
             new_token: is_new.then_some(token),
             commands,
             webhooks,
+            job_files,
             data_dir: config.data_dir.clone(),
             state_file,
             canceller,

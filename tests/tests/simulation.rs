@@ -5,6 +5,9 @@
     reason = "a failed check panics, that is its answer"
 )]
 
+#[path = "simulation/beside.rs"]
+mod beside;
+
 use std::ops::Range;
 
 use punctual::backend::Event;
@@ -70,6 +73,8 @@ fn split_brain_scenarios_hold() {
         "divided",
         "checkpoints",
         "news",
+        "chains",
+        "late-news",
     ] {
         (0..2).for_each(|seed| holds(&plan(name, seed)));
     }

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use punctual::control::{StatusObject, WhyObject};
 use punctual::schedule::query::{NextAnswer, NextQuery, answer};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use super::{Api, Query, query};
@@ -14,8 +14,21 @@ use crate::doctor::{Report, examine};
 use crate::metrics::OPENMETRICS;
 use crate::times::{ms_of, now_ms};
 
-pub(super) async fn status(State(api): State<Api>) -> Result<Json<StatusObject>, Problem> {
-    Ok(Json(api.control.status(api.store.info.version()).await?))
+/// The cluster at a glance, and what only the node that answers knows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NodeStatus {
+    #[serde(flatten)]
+    pub(crate) cluster: StatusObject,
+    /// Why the job files of this node are not in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) job_files_refused: Option<String>,
+}
+
+pub(super) async fn status(State(api): State<Api>) -> Result<Json<NodeStatus>, Problem> {
+    Ok(Json(NodeStatus {
+        cluster: api.control.status(api.store.info.version()).await?,
+        job_files_refused: api.job_files.refused(),
+    }))
 }
 
 pub(super) async fn doctor(State(api): State<Api>) -> Json<Report> {

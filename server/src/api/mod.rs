@@ -38,11 +38,13 @@ use tokio::net::TcpListener;
 use crate::calls::NodeCalls;
 use crate::commands::NodeCommands;
 use crate::files::{TokenHash, hex, random};
+use crate::job_files::JobFiles;
 use crate::metrics::Metrics;
 use crate::notify::Webhooks;
 use crate::store::Opened;
 pub(crate) use apply::{ApplyAnswer, ApplyLine, NDJSON};
 pub(crate) use jobs::Deleted;
+pub(crate) use misc::NodeStatus;
 pub(crate) use patience::BODY as BODY_TIME;
 use punctual_server::jobfile::MAX_BYTES;
 pub(crate) use runs::RunWithAttempts;
@@ -74,6 +76,8 @@ pub(crate) struct Api {
     /// Whom this node may call.
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) calls: Arc<NodeCalls>,
+    /// How the node's own job files stand.
+    pub(crate) job_files: JobFiles,
     /// How long the body of a request may take to arrive.
     pub(crate) body_time: Duration,
 }

@@ -5,15 +5,25 @@ use punctual::control::StatusObject;
 use super::args::Common;
 use super::failure::Outcome;
 use super::{connect, node};
+use crate::api::NodeStatus;
 use crate::output::Output;
 use crate::table::pairs;
 use crate::times::span;
 
 pub(super) async fn status(common: &Common, output: &Output) -> Outcome {
     let mut client = connect(common)?;
-    let status: StatusObject = client.get("/v1/status").await?;
-    let name = status.leader.clone().unwrap_or_default();
-    output.object(&status, &name, || describe(output, &status))
+    let status: NodeStatus = client.get("/v1/status").await?;
+    let name = status.cluster.leader.clone().unwrap_or_default();
+    output.object(&status, &name, || {
+        let mut text = describe(output, &status.cluster);
+        if let Some(why) = &status.job_files_refused {
+            text.push_str(&format!(
+                "\nThe job files of the node that answers are refused: {why}\nWhat was in force \
+                 before stays; `punctual doctor` says what to do.\n"
+            ));
+        }
+        text
+    })
 }
 
 fn describe(output: &Output, status: &StatusObject) -> String {

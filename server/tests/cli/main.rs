@@ -53,13 +53,17 @@ impl Place {
         fs::write(self.path(name), text).unwrap();
     }
 
+    /// Programs that the test has put into `bin` come first.
     fn command(&self, arguments: &[&str]) -> Command {
+        let mut search = self.path("bin").into_os_string();
+        search.push(":");
+        search.push(std::env::var_os("PATH").unwrap());
         let mut command = Command::new(BINARY);
         command
             .args(arguments)
             .current_dir(self.0.path())
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("PATH", search)
             .env("HOME", self.0.path())
             .env("TZ", "UTC")
             .stdin(Stdio::null());

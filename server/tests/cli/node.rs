@@ -331,6 +331,30 @@ fn a_command_that_the_node_does_not_know_is_not_run() {
             .contains("the job files stay as they were")
             .then_some(())
     });
+    let found = |place: &Place| {
+        let report: Value =
+            serde_json::from_str(&place.run(&["doctor", "-o", "json"]).out).unwrap();
+        let checks = report["checks"].as_array().unwrap().iter();
+        let mut checks = checks.filter(|check| check["check"] == "job files");
+        checks.next().unwrap().clone()
+    };
+    // Nobody has to read the log for it.
+    let check = found(&place);
+    assert_eq!(check["verdict"], "problem", "{check}");
+    assert!(check["detail"].to_string().contains("evil"), "{check}");
+    let status = place.run(&["status"]).ok();
+    assert!(status.contains("are refused"), "{status}");
+    // What only the cluster can refuse is no different.
+    place.write(
+        "jobs.yaml",
+        "jobs:\n  - id: later\n    run: { command: [\"true\"] }\n    after: [nobody]\n",
+    );
+    node.signal(Signal::HUP);
+    wait_for("the refusal by the cluster", || {
+        let check = found(&place);
+        let said = check["detail"].to_string().contains("nobody");
+        (said && check["verdict"] == "problem").then_some(())
+    });
     place.write(
         "jobs.yaml",
         "jobs:\n  - id: later\n    run: { command: [\"touch\", \"later\"] }\n",
@@ -341,6 +365,11 @@ fn a_command_that_the_node_does_not_know_is_not_run() {
     });
     place.run(&["job", "trigger", "later", "--wait"]).ok();
     assert!(place.path("later").exists());
+    wait_for("the mended files", || {
+        (found(&place)["verdict"] == "ok").then_some(())
+    });
+    let status = place.run(&["status"]).ok();
+    assert!(!status.contains("refused"), "{status}");
     // What went out of the files is still there, and nobody would run it.
     wait_for("the warning", || {
         let log = node.log();

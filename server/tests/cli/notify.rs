@@ -1,13 +1,17 @@
 //! News of runs, to a real receiver: signed, again after a refusal and after a crash, under one name.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 
+use crate::examples::{becomes, example, trigger};
 use crate::receiver::{Request, read};
 use crate::{Place, Running, wait_for};
 
@@ -82,6 +86,13 @@ fn signature(timestamp: &str, body: &[u8]) -> String {
 
 /// A node that may call these ports of this machine.
 fn node(place: &Place, log: &str, ports: &[u16]) -> Running {
+    node_with(place, log, ports, &[])
+}
+
+/// With these options besides.
+fn node_with(place: &Place, log: &str, ports: &[u16], options: &[&str]) -> Running {
+    // What an earlier life left behind names another port.
+    let _ = fs::remove_file(place.path("data/client.json"));
     let mut arguments = vec![
         "serve",
         "--store",
@@ -98,6 +109,7 @@ fn node(place: &Place, log: &str, ports: &[u16]) -> Running {
     for allow in &allow {
         arguments.extend(["--notify-allow", allow.as_str()]);
     }
+    arguments.extend(options);
     let running = Running::start(place, log, &arguments);
     wait_for("the jobs", || {
         let jobs = place.run(&["job", "ls", "-o", "name"]);
@@ -191,7 +203,7 @@ jobs:
     });
     assert_eq!(receiver.got("/all").len(), before + 1, "told again");
     let ids = deaf.got("/deaf").into_iter().map(|r| id(&r).to_owned());
-    let ids: std::collections::BTreeSet<String> = ids.collect();
+    let ids: BTreeSet<String> = ids.collect();
     assert_eq!(ids.into_iter().collect::<Vec<_>>(), [id(&told[0])]);
     let told = receiver.got("/all").len();
     place.write("good", "");
@@ -221,6 +233,90 @@ jobs:
     for secret in [std::str::from_utf8(SECRET).unwrap(), "/all", "/deaf"] {
         assert!(!logs.contains(secret), "{secret}: {logs}");
     }
+}
+
+/// The example of `docs/jobs.md`, as it stands there but for the addresses: each receiver's host is that
+/// of a listener on this machine, and so without encryption. Its `true` is a program of this test. (Ten
+/// minutes, after which its run would be late, are too long for a test.)
+#[test]
+fn the_example_of_who_is_told() {
+    let place = Place::new();
+    let (hooks, pager) = (Receiver::new(), Receiver::new());
+    hooks.answers(Some(204));
+    pager.answers(Some(204));
+    let mut jobs = example("## Who is told");
+    for (host, port) in [
+        ("hooks.example.org", hooks.port),
+        ("pager.example.org", pager.port),
+    ] {
+        let before = format!("\"https://{host}/");
+        assert_eq!(jobs.matches(&before).count(), 1, "{jobs}");
+        jobs = jobs.replace(&before, &format!("\"http://127.0.0.1:{port}/"));
+    }
+    place.write("jobs.yaml", jobs);
+    place.write("secret", SECRET);
+    fs::create_dir(place.path("bin")).unwrap();
+    let program = |text: &str| {
+        place.write("bin/true.new", format!("#!/bin/sh\n{text}\n"));
+        let new = place.path("bin/true.new");
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(new, place.path("bin/true")).unwrap();
+    };
+    let quick = [
+        "--session-ttl",
+        "2s",
+        "--leader-ttl",
+        "2s",
+        "--lost-grace",
+        "8s",
+    ];
+    let ports = [hooks.port, pager.port];
+    let mut first = node_with(&place, "log", &ports, &quick);
+    // Each is told once or more, under one id.
+    let mut seen = BTreeSet::new();
+    let mut news = || {
+        let next = wait_for("the news", || {
+            let mut got = hooks.got("/nightly").into_iter();
+            got.find(|request| !seen.contains(id(request)))
+        });
+        seen.insert(id(&next).to_owned());
+        let signed = signature(next.header("punctual-timestamp"), &next.body);
+        assert_eq!(next.header("punctual-signature"), signed);
+        next.json()
+    };
+    let told = |news: &Value, event: &str, run: &str| {
+        assert_eq!(
+            (&news["event"], &news["job_id"]),
+            (&event.into(), &"nightly".into())
+        );
+        assert_eq!(news["run"]["run_id"], run, "{news}");
+    };
+
+    program("exit 3");
+    let failed = trigger(&place, "nightly");
+    becomes(&place, &failed, "FAILED");
+    let failure = news();
+    told(&failure, "failed", &failed);
+    assert_eq!(failure["run"]["exit_code"], 3, "{failure}");
+
+    program("exit 0");
+    let good = trigger(&place, "nightly");
+    becomes(&place, &good, "SUCCESS");
+    told(&news(), "recovered", &good);
+    assert!(pager.got("/lost").is_empty(), "nothing is lost");
+
+    // Who asks for `lost` hears that; who does not, hears that it failed.
+    program("exec sleep 60");
+    let lost = trigger(&place, "nightly");
+    becomes(&place, &lost, "RUNNING");
+    first.signal(Signal::KILL);
+    first.wait();
+    let _second = node_with(&place, "log2", &ports, &quick);
+    let shown = becomes(&place, &lost, "FAILED");
+    assert_eq!(shown["reason"], "worker_lost", "{shown}");
+    told(&news(), "failed", &lost);
+    let paged = wait_for("the page", || pager.got("/lost").pop());
+    told(&paged.json(), "lost", &lost);
 }
 
 /// Q06: a job file alone cannot make the server call anybody.

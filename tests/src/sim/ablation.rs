@@ -10,6 +10,8 @@ use serde::{Serialize, Serializer};
 
 use super::world::NAMESPACE;
 
+mod beside;
+
 /// A safeguard that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Ablation {
@@ -65,11 +67,33 @@ pub enum Ablation {
     CheckpointFence,
     /// The end of a run leaves no note of what is to be told.
     Outbox,
+    /// The end of a run leaves no note of what comes after it.
+    ChainNote,
+    /// Followers of a success are decided without the note that they are owed.
+    FollowNote,
+    /// They are decided without the follower as it was read.
+    FollowJob,
+    /// The next run after a rest is made without the record that names the last one.
+    NextLast,
+    /// It is made without the job as it was read.
+    NextJob,
+    /// It is made without the proof that the last one is over.
+    NextOver,
+    /// Both are made without the job's counter.
+    BesideSeq,
+    /// A run is noted to be late without its record as it was read.
+    LateRun,
+    /// It is noted although such a note stands.
+    LateOnce,
+    /// A retry follows although somebody wanted the run ended.
+    RetryWish,
+    /// A retry follows although the job is gone.
+    RetryJob,
 }
 
 impl Ablation {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 37] = [
         Self::Term,
         Self::Cursor,
         Self::Changes,
@@ -96,6 +120,17 @@ impl Ablation {
         Self::ParentRevision,
         Self::CheckpointFence,
         Self::Outbox,
+        Self::ChainNote,
+        Self::FollowNote,
+        Self::FollowJob,
+        Self::NextLast,
+        Self::NextJob,
+        Self::NextOver,
+        Self::BesideSeq,
+        Self::LateRun,
+        Self::LateOnce,
+        Self::RetryWish,
+        Self::RetryJob,
     ];
 
     /// Its name on the command line.
@@ -128,6 +163,17 @@ impl Ablation {
             Self::ParentRevision => "parent-revision",
             Self::CheckpointFence => "checkpoint-fence",
             Self::Outbox => "outbox",
+            Self::ChainNote => "chain-note",
+            Self::FollowNote => "follow-note",
+            Self::FollowJob => "follow-job",
+            Self::NextLast => "next-last",
+            Self::NextJob => "next-job",
+            Self::NextOver => "next-over",
+            Self::BesideSeq => "beside-seq",
+            Self::LateRun => "late-run",
+            Self::LateOnce => "late-once",
+            Self::RetryWish => "retry-wish",
+            Self::RetryJob => "retry-job",
         }
     }
 
@@ -205,6 +251,7 @@ impl Ablation {
                 !matches!(requirement, Requirement::Absent(key) if kind(key).0 == "run")
             });
         }
+        beside::strip(self, txn, &mut require);
         Txn {
             require,
             ops: txn
@@ -218,9 +265,9 @@ impl Ablation {
                         then,
                         otherwise,
                     } => Op::Choose {
-                        require: self.requirements(require),
+                        require: beside::chosen(self, self.requirements(require), then),
                         then: then.clone(),
-                        otherwise: otherwise.clone(),
+                        otherwise: self.chosen(otherwise),
                     },
                 })
                 .collect(),
@@ -237,6 +284,13 @@ impl Ablation {
             Self::Outbox => is(write, "note") && writes(txn).any(|other| is(other, "done")),
             _ => false,
         }
+    }
+
+    /// What is written when a choice fails.
+    fn chosen(self, writes: &[Write]) -> Vec<Write> {
+        let owes = |write: &Write| self == Self::ChainNote && kind(write.key()).0 == "todo";
+        let kept = writes.iter().filter(|write| !owes(write));
+        kept.cloned().collect()
     }
 
     /// What is written.
@@ -382,7 +436,7 @@ fn attempt_required(keys: &Keys, txn: &Txn) -> u32 {
 /// What is taken away together. A safeguard that another one covers for shows what it is worth only
 /// when both are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ablations(u32);
+pub struct Ablations(u64);
 
 impl Ablations {
     /// Whether nothing is taken away.

@@ -5,6 +5,7 @@ pub mod ablation;
 pub mod boots;
 pub mod breadth;
 pub mod campaign;
+pub mod chains;
 pub mod chaos;
 pub mod clock;
 pub mod coverage;

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::ablation::Ablations;
 use super::boots;
+use super::chains;
 use super::chaos;
 use super::divided;
 use super::faults::{Cut, Rates, Trouble, Window};
@@ -108,6 +109,14 @@ pub const ALL: &[(&str, &str)] = &[
         "news",
         "many jobs tell what becomes of their runs, under leaders and workers that vanish, one or all",
     ),
+    (
+        "chains",
+        "jobs run after others and after a rest, while leaders come and go, and are held and edited",
+    ),
+    (
+        "late-news",
+        "runs wait for about as long as makes them late, under leaders that hear late of their starts",
+    ),
 ];
 
 const HEAL_MS: u64 = 180_000;
@@ -159,6 +168,15 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         }
         "divided" => plan.ops = divided::jobs(&mut rng, HEAL_MS),
         "checkpoints" => plan.ops = saves::jobs(&mut rng, HEAL_MS),
+        "chains" => {
+            plan.ops = chains::jobs(&mut rng, HEAL_MS);
+            plan.faults = chains::network(&mut rng, 9_000, HEAL_MS);
+        }
+        "late-news" => {
+            plan.ops = chains::late_jobs(&mut rng);
+            // The jobs are there first.
+            plan.faults = (0..3).map(|n| (9_000, bad_network(n, 9_000))).collect();
+        }
         "news" => {
             if rng.permille(300) {
                 plan.ops = divided::jobs(&mut rng, HEAL_MS);
@@ -219,7 +237,7 @@ pub fn plan(name: &str, seed: u64) -> Option<Plan> {
         "late-writes" | "triggers" | "long-windows" | "edits" | "divided" | "checkpoints"
     ) {
         plan.faults
-            .extend((0..3).map(|node| (0, bad_network(node))));
+            .extend((0..3).map(|node| (0, bad_network(node, 0))));
     }
     plan.faults.sort_by_key(|(at, _)| *at);
     Some(plan)
@@ -279,7 +297,7 @@ fn slow_store(rng: &mut Rng, plan: &mut Plan) {
     }
 }
 
-fn bad_network(node: usize) -> Fault {
+fn bad_network(node: usize, from_ms: u64) -> Fault {
     let rates = Rates {
         late: 100,
         duplicate: 200,
@@ -287,7 +305,7 @@ fn bad_network(node: usize) -> Fault {
         unknown_not: 50,
         ..Rates::default()
     };
-    link(node, 0, HEAL_MS, Trouble::Lossy(rates))
+    link(node, from_ms, HEAL_MS, Trouble::Lossy(rates))
 }
 
 /// Two minutes without a store are many batches; then each of them takes long, and nobody leads for
@@ -423,6 +441,7 @@ fn faults(rng: &mut Rng, name: &str, at: u64) -> Vec<(u64, Fault)> {
                 )]
             }
         },
+        "chains" | "late-news" => chains::faults(rng, at, HEAL_MS),
         "overlaps" | "divided" => overlaps::faults(rng, at, HEAL_MS),
         "long-windows" => {
             let length = rng.range(20_000, 60_000);

@@ -103,6 +103,7 @@ async fn start() -> Fixture {
         )),
         node: "node".into(),
         commands: Arc::new(none),
+        job_files: crate::job_files::JobFiles::default(),
         body_time: BODY_TIME,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
