@@ -16,7 +16,7 @@ use crate::{Place, Running, wait_for};
 
 /// What the tests of this file and of its neighbours (`calls.rs`, `notify.rs`, `overlap.rs`,
 /// `progress.rs`, and `../docs.rs` for handlers) tell, by the heading above the example.
-const TOLD: [&str; 13] = [
+const TOLD: [&str; 14] = [
     "# The job file",
     "## When it runs",
     "## Runs that overlap",

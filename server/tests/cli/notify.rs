@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::examples::{becomes, example, trigger};
