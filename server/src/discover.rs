@@ -113,8 +113,9 @@ fn by_data_dir(dir: &Path) -> Outcome<ClientFile> {
     })
 }
 
-/// Among the servers that left a file here: the one that answers; of several, the one whose data
-/// directory lies in the current directory. A server that was killed leaves its file behind.
+/// The server whose data directory lies in the current directory, and no other where there is one:
+/// whoever stands there means that one. Else, among the servers that left a file here, the one that
+/// answers. A server that was killed leaves its file behind.
 fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
     let (own, mut known) = candidates(state_dir, here);
     if known.len() > 1 {
@@ -122,6 +123,14 @@ fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
         known = answering(known);
         if known.is_empty() {
             return Err(not_running(&format!("no server answers at {asked}")));
+        }
+        if let Some(own) = own.as_ref().filter(|own| !known.contains(own)) {
+            let (here, url) = (here.display(), &own.url);
+            let why = format!("the server of {here} does not answer at {url}");
+            return Err(Failure::new(Exit::Unreachable, why).hint(format!(
+                "start it again with `punctual serve`, or name another one:\n{}",
+                options(&known)
+            )));
         }
     }
     match known.as_slice() {
@@ -131,18 +140,20 @@ fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
             if let Some(own) = own.filter(|own| several.contains(own)) {
                 return Ok(own);
             }
-            let lines: Vec<String> = several
-                .iter()
-                .map(|file| format!("--server {}", file.url))
-                .collect();
             Err(
                 Failure::usage("several servers run on this machine").hint(format!(
                     "say which one you mean, or --data-dir DIR:\n{}",
-                    lines.join("\n")
+                    options(several)
                 )),
             )
         }
     }
+}
+
+/// How each of them is named, a line each.
+fn options(files: &[ClientFile]) -> String {
+    let lines = files.iter().map(|file| format!("--server {}", file.url));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The client file of the data directory here, and all that are known, that one among them.
@@ -179,7 +190,10 @@ fn urls(files: &[ClientFile]) -> Vec<String> {
 
 /// Whether commands without options reach the server at `url`, from whatever directory.
 pub(crate) fn is_the_only_one(url: &str) -> bool {
-    let (_, known) = candidates(state_dir().as_deref(), Path::new(DEFAULT_DIR));
+    let (own, known) = candidates(state_dir().as_deref(), Path::new(DEFAULT_DIR));
+    if own.is_some_and(|own| own.url != url) {
+        return false;
+    }
     let others = known.into_iter().filter(|file| file.url != url).collect();
     answering(others).is_empty()
 }
@@ -269,6 +283,21 @@ mod tests {
         std::fs::create_dir(dir.path().join("here")).unwrap();
         write(&dir.path().join("here/client.json"), &second, "c");
         assert_eq!(find(&[], dir.path(), None).unwrap().token, "c");
+    }
+
+    /// Found by somebody whose server had been killed: his next commands went to another cluster.
+    #[test]
+    fn no_other_server_stands_in_for_the_dead_one_of_this_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, other) = (dead(), server());
+        write(&dir.path().join("1.json"), &other, "a");
+        std::fs::create_dir(dir.path().join("here")).unwrap();
+        write(&dir.path().join("here/client.json"), &here, "b");
+        let failure = find(&[], dir.path(), None).unwrap_err();
+        assert_eq!(failure.exit, Exit::Unreachable);
+        assert!(failure.message.contains(&here), "{failure}");
+        let text = failure.to_string();
+        assert!(text.contains(&format!("--server {other}")), "{text}");
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::job_files::Standing;
 use crate::store::Opened;
 use crate::times::{now_ms, span};
 
+/// So many jobs are named by a check.
+const NAMED_AT_MOST: usize = 20;
 /// So many jobs are read at once.
 const PAGE: usize = 500;
 
@@ -290,15 +292,19 @@ fn unserved(jobs: &[JobObject], nodes: &[NodeObject]) -> Check {
 /// Jobs whose calls this node would not make, although it takes their runs.
 fn uncalled(jobs: &[JobObject], calls: &NodeCalls) -> Option<Check> {
     let specs = jobs.iter().map(|job| &job.spec);
-    let mut refused = specs.filter_map(|spec| Some((&spec.id, calls.refusal(spec)?)));
-    let (job, why) = refused.next()?;
-    let more = match refused.count() {
+    let refused = specs.filter_map(|spec| Some(format!("{}: {}", spec.id, calls.refusal(spec)?)));
+    let refused: Vec<String> = refused.collect();
+    if refused.is_empty() {
+        return None;
+    }
+    let shown = refused.len().min(NAMED_AT_MOST);
+    let more = match refused.len() - shown {
         0 => String::new(),
-        more => format!(" (and {more} more)"),
+        more => format!("; and {more} more"),
     };
     Some(Check::problem(
         "http",
-        format!("{job}: {why}{more}"),
+        format!("{}{more}", refused[..shown].join("; ")),
         "a run that this node takes fails: start all nodes with the same --http-allow and secrets, or \
          change the job",
     ))
@@ -471,8 +477,12 @@ fn job_files(standing: &Standing) -> Option<Check> {
         )),
         Standing::Refused(why) => Some(Check::problem(
             NAME,
-            format!("the files of --jobs are refused, and what was in force before stays: {why}"),
-            "mend them and send the node SIGHUP (kill -HUP PID), or start it again",
+            format!(
+                "the files of --jobs are refused, and what was in force before stays: {}",
+                why.split_whitespace().collect::<Vec<_>>().join(" ")
+            ),
+            "mend them (or the options of the node that they ask for) and send the node SIGHUP (kill -HUP \
+             PID), or start it again; a node whose files cannot be read does not start",
         )),
     }
 }

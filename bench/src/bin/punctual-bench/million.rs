@@ -38,7 +38,7 @@ pub(crate) struct Report {
     few: Cost,
     /// Until the last run of that second was planned, as its record says, and until all had ended;
     /// in milliseconds.
-    at_once_decided_ms: i64,
+    at_once_planned_ms: i64,
     at_once_ended_ms: i64,
     create_s: f64,
     audit: Audit,
@@ -68,7 +68,7 @@ impl Report {
             "fire_cost_ratio": round(self.many.fire_ms / self.few.fire_ms, 2),
             "fire_cpu_ms": round(self.many.fire_ms, 3),
             "at_once": AT_ONCE,
-            "at_once_decided_ms": self.at_once_decided_ms,
+            "at_once_planned_ms": self.at_once_planned_ms,
             "at_once_ended_ms": self.at_once_ended_ms,
             "create_s": round(self.create_s, 1),
             "few": {
@@ -99,7 +99,7 @@ impl Report {
         out + &format!(
             "\n{AT_ONCE} due in one second: planned after {} ms, ended after {} ms\n\
              {} runs, {} missed, {} duplicates",
-            self.at_once_decided_ms,
+            self.at_once_planned_ms,
             self.at_once_ended_ms,
             self.audit.runs,
             self.audit.missed,
@@ -128,12 +128,12 @@ pub(crate) async fn run(stage: &Stage, jobs: usize) -> Result<Report, String> {
         .await?;
     let create_s = begun.elapsed().as_secs_f64();
     let many = cost(stage, &namespace, &mut audit).await?;
-    let (at_once_decided_ms, at_once_ended_ms) = at_once(stage, &namespace, &mut audit).await?;
+    let (at_once_planned_ms, at_once_ended_ms) = at_once(stage, &namespace, &mut audit).await?;
     Ok(Report {
         jobs,
         many,
         few,
-        at_once_decided_ms,
+        at_once_planned_ms,
         at_once_ended_ms,
         create_s,
         audit,
