@@ -70,8 +70,14 @@ impl Delays {
         let keys = &context.keys;
         match event {
             ViewEvent::Listed(entries, _) => {
-                self.jobs.clear();
+                let before = std::mem::take(&mut self.jobs);
                 entries.iter().for_each(|entry| self.insert(context, entry));
+                // Since when a run is over is known from here alone.
+                for (job, waiting) in &mut self.jobs {
+                    let known = before.get(job);
+                    let known = known.filter(|known| known.modified == waiting.modified);
+                    waiting.over = known.and_then(|known| known.over);
+                }
             }
             ViewEvent::Changed(changes) => {
                 for event in changes.events {

@@ -8,7 +8,7 @@
 //!
 //! A job is pruned when its history has grown by an eighth of its bound (at least 8 records), so
 //! that the cost of reading the history is spread over the records that made it grow. In between,
-//! and for whatever was missed, a sweep over everything comes by every ten minutes.
+//! and for whatever was missed, a sweep over everything begins every ten minutes; it passes 32 jobs a second.
 //!
 //! Under a backlog there is no hurry: of the jobs that are due, a part is pruned at a time, in a task
 //! of its own, and those that wait grow on and cost one reading all the same. Each reading is dear to
@@ -38,6 +38,8 @@ const UNKNOWN_THRESHOLD: u32 = 8;
 /// So many jobs are pruned at a time, or this part of those that are due, if that is more.
 const JOBS_A_TICK: usize = 32;
 const PART_A_TICK: usize = 8;
+/// So many jobs the sweep passes at a time.
+const SWEPT_A_TICK: usize = 16;
 
 /// So many records of a job were added to its history.
 #[derive(Debug)]
@@ -51,7 +53,11 @@ pub struct Notice {
 }
 
 /// What bounds a job's history, and the definition that says so: life of the job, and generation.
-type Bounds = ((u64, u64), HistorySpec);
+/// No bounds where nobody can read what they are: then nothing is pruned.
+type Bounds = ((u64, u64), Option<HistorySpec>);
+
+/// Older than any definition.
+const UNKNOWN: (u64, u64) = (0, 0);
 
 /// How a job's history has grown since it was read.
 #[derive(Debug, Default)]
@@ -63,7 +69,11 @@ struct Growth {
 
 impl Growth {
     fn threshold(&self) -> u32 {
-        let bound = self.bounds.as_ref().map(|(_, history)| {
+        let history = self
+            .bounds
+            .as_ref()
+            .and_then(|(_, history)| history.as_ref());
+        let bound = history.map(|history| {
             let successes_and_failures = history.keep_success.max(history.keep_failed);
             successes_and_failures.max(history.keep_skipped)
         });
@@ -121,25 +131,26 @@ impl Retention {
         }
     }
 
-    /// Prunes what is due, or a part of it, and carries the sweep one page on.
+    /// Prunes what is due, or a part of it, and carries the sweep on.
     async fn tick(&mut self, context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
         let count = JOBS_A_TICK.max(self.due.len() / PART_A_TICK);
-        let jobs: Vec<String> = self.due.drain(..count.min(self.due.len())).collect();
+        let jobs: Vec<String> = self.due.iter().take(count).cloned().collect();
         let unknown = |job: &&String| self.grown.get(*job).is_none_or(|g| g.bounds.is_none());
         let unknown: Vec<&String> = jobs.iter().filter(unknown).collect();
-        // (Whatever fails below, the sweep finds what stays.)
-        let mut bounds: BTreeMap<&String, Bounds> = BTreeMap::new();
-        for (job, known) in unknown.iter().zip(bounds_of(context, &unknown).await?) {
-            bounds.insert(job, known);
-        }
+        let bounds = bounds_of(context, &unknown).await?;
+        let mut bounds: BTreeMap<&String, Bounds> = unknown.into_iter().zip(bounds).collect();
         let mut victims = Vec::new();
         for job in &jobs {
-            let growth = self.grown.remove(job).unwrap_or_default();
-            let (definition, history) = match growth.bounds.or_else(|| bounds.remove(job)) {
+            let known = self.grown.get(job).and_then(|growth| growth.bounds.clone());
+            let (definition, history) = match known.or_else(|| bounds.remove(job)) {
                 Some(bounds) => bounds,
-                None => continue,
+                None => (UNKNOWN, None),
             };
-            victims.extend(surplus(context, job, &history).await?);
+            if let Some(history) = &history {
+                victims.extend(surplus(context, job, history).await?);
+            }
+            // Not before: a job whose history could not be read stays due.
+            self.due.pop_front();
             let growth = Growth {
                 bounds: Some((definition, history)),
                 ..Growth::default()
@@ -148,15 +159,17 @@ impl Retention {
         }
         delete(context, authority, &victims).await?;
         let now_ms = context.store.env().monotonic_ms();
-        if self.sweep.is_none() && now_ms >= self.sweep_at_ms {
-            self.sweep = Some(context.keys.all_done());
+        if now_ms >= self.sweep_at_ms {
+            // (A sweep over very many jobs takes longer, and is not begun anew.)
+            self.sweep.get_or_insert(context.keys.all_done());
             self.sweep_at_ms = now_ms + SWEEP_MS;
             forget_deleted(context, authority).await?;
             forget_triggers(context, authority).await?;
             drop_old_definitions(context, authority).await?;
         }
-        if let Some(rest) = self.sweep.take() {
-            self.sweep = sweep_page(context, authority, &rest).await?;
+        for _ in 0..SWEPT_A_TICK {
+            let Some(rest) = &self.sweep else { break };
+            self.sweep = sweep_page(context, authority, rest).await?;
         }
         Ok(())
     }
@@ -179,8 +192,9 @@ async fn sweep_page(
     let Some(key) = context.keys.parse_attempt(&first.key) else {
         return Ok(Some(rest.after(&first.key)));
     };
-    for (_, history) in bounds_of(context, &[&key.job]).await? {
-        let victims = surplus(context, &key.job, &history).await?;
+    let bounds = bounds_of(context, &[&key.job]).await?;
+    for history in bounds.iter().filter_map(|(_, history)| history.as_ref()) {
+        let victims = surplus(context, &key.job, history).await?;
         delete(context, authority, &victims).await?;
     }
     let job_span = context.keys.done_of(key.partition, &key.job);
@@ -302,7 +316,8 @@ fn readable(context: &LeaderContext, entry: &Entry) -> Option<(AttemptKey, RunRe
     Some((key, decode(&entry.value).ok()?))
 }
 
-/// The bounds of each job: those of its newest definition, or the defaults when it is gone.
+/// The bounds of each job: those of its newest definition, the defaults when it is gone, and none when
+/// they cannot be read.
 async fn bounds_of(context: &LeaderContext, jobs: &[&String]) -> BackendResult<Vec<Bounds>> {
     let (store, keys) = (&context.store, &context.keys);
     let of = |job: &&String| partition_of(job, context.meta.partitions);
@@ -315,15 +330,22 @@ async fn bounds_of(context: &LeaderContext, jobs: &[&String]) -> BackendResult<V
     };
     let newest: Vec<_> = entries.iter().map(stands).collect();
     let def = |(job, newest): (&&String, &Option<(u64, u64)>)| {
-        // (No generation is 0: of a job that is gone nothing is found.)
+        // (No generation is 0: nothing is found there.)
         keys.def(of(job), job, newest.map_or(0, |(_, generation)| generation))
     };
     let wanted: Vec<Key> = jobs.iter().zip(&newest).map(def).collect();
     let definitions = store.get_each(&wanted).await?;
-    let bounds = newest.into_iter().zip(definitions).map(|(newest, entry)| {
-        let spec = entry.and_then(|entry| decode::<JobSpec>(&entry.value).ok());
-        let history = spec.map(|spec| spec.history).unwrap_or_default();
-        (newest.unwrap_or_default(), history)
+    let stands = entries.iter().zip(newest).zip(definitions);
+    let bounds = stands.map(|((job, newest), definition)| {
+        let history = match (job, definition) {
+            (None, _) => Some(HistorySpec::default()),
+            (Some(_), Some(entry)) => {
+                let spec = decode::<JobSpec>(&entry.value).ok();
+                spec.map(|spec| spec.history)
+            }
+            (Some(_), None) => None,
+        };
+        (newest.unwrap_or(UNKNOWN), history)
     });
     Ok(bounds.collect())
 }

@@ -20,7 +20,7 @@ use crate::env::{SharedEnv, timeout};
 use super::outage::{self, Kind, Outage};
 
 /// So many keys are looked up in one request; a store takes 128 requirements.
-const KEYS_A_REQUEST: usize = 100;
+const KEYS_A_REQUEST: usize = 64;
 
 /// A store whose calls end in time.
 #[derive(Clone)]
@@ -129,21 +129,24 @@ impl Store {
             .await
     }
 
-    /// Many keys, in their order, with a request for each hundred of them. A transaction that requires
-    /// them absent has nothing to do when they are, and is told what stands there when they are not.
+    /// Many keys, in their order, with few requests. A transaction that requires them absent has nothing
+    /// to do when they are, and is told what stands there when they are not. How large the answer will
+    /// be nobody knows before: what does not come in time is asked for in halves.
     ///
     /// # Errors
     /// As [`CoordinationBackend::commit`]; none of them means that anything was written.
     pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Vec<Option<Entry>>> {
         let mut found = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(KEYS_A_REQUEST) {
+        let mut most = KEYS_A_REQUEST;
+        while found.len() < keys.len() {
+            let left = &keys[found.len()..];
+            let some = &left[..most.min(left.len())];
             let absent = |txn: Txn, key: &Key| txn.require(Requirement::Absent(key.clone()));
-            match self
-                .try_commit(&keys.iter().fold(Txn::new(), absent))
-                .await?
-            {
-                TxnOutcome::Conflict { seen } => found.extend(seen),
-                TxnOutcome::Applied { .. } => found.extend(keys.iter().map(|_| None)),
+            match self.try_commit(&some.iter().fold(Txn::new(), absent)).await {
+                Ok(TxnOutcome::Conflict { seen }) => found.extend(seen),
+                Ok(TxnOutcome::Applied { .. }) => found.extend(some.iter().map(|_| None)),
+                Err(error) if error.is_transient() && some.len() > 1 => most = some.len() / 2,
+                Err(error) => return Err(error),
             }
         }
         Ok(found)

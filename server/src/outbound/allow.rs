@@ -77,13 +77,18 @@ impl Pattern {
     }
 }
 
+/// Metadata services of clouds that have no link-local address: Azure, Alibaba, Oracle.
+const METADATA: [[u8; 4]; 3] = [[168, 63, 129, 16], [100, 100, 100, 200], [192, 0, 0, 192]];
+/// That of Amazon, `fd00:ec2::254`.
+const METADATA_V6: [u16; 8] = [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];
+
 fn place(ip: IpAddr) -> Place {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             let [a, b, c, _] = ip.octets();
             if ip.is_multicast() || ip.is_broadcast() || a == 0 || a >= 240 {
                 Place::Nowhere
-            } else if ip.is_loopback() || ip.is_link_local() {
+            } else if ip.is_loopback() || ip.is_link_local() || METADATA.contains(&ip.octets()) {
                 Place::Near
             } else if ip.is_private()
                 || (a == 100 && (64..128).contains(&b))
@@ -98,7 +103,11 @@ fn place(ip: IpAddr) -> Place {
         IpAddr::V6(ip) => {
             if ip.is_multicast() || ip.is_unspecified() {
                 Place::Nowhere
-            } else if ip.is_loopback() || ip.is_unicast_link_local() || carries_ipv4(ip) {
+            } else if ip.is_loopback()
+                || ip.is_unicast_link_local()
+                || carries_ipv4(ip)
+                || ip.segments() == METADATA_V6
+            {
                 Place::Near
             } else if ip.is_unique_local() || ip.segments()[0] & 0xffc0 == 0xfec0 {
                 Place::Private
@@ -116,6 +125,8 @@ fn carries_ipv4(ip: Ipv6Addr) -> bool {
         || parts[..2] == [0x64, 0xff9b]
         || parts[0] == 0x2002
         || parts[..2] == [0x2001, 0]
+        || parts[..6] == [0, 0, 0, 0, 0xffff, 0]
+        || (parts[4] & 0xfdff, parts[5]) == (0, 0x5efe)
 }
 
 /// What a node may call.
@@ -134,18 +145,17 @@ pub struct Allowed {
 pub struct ControlPlane {
     /// `HOST:PORT` of the store's members, and of this node's API.
     places: Vec<String>,
-    /// The port of this node's API, on whichever address of this machine.
-    own_port: Option<u16>,
+    /// Their ports, which are not called on whichever address of this machine.
+    ports: Vec<u16>,
 }
 
 impl ControlPlane {
-    /// These places, and this port of this machine.
+    /// These places, and on this machine their ports and this one.
     #[must_use]
     pub fn new(places: Vec<String>, own_port: u16) -> Self {
-        Self {
-            places,
-            own_port: Some(own_port),
-        }
+        let port = |place: &String| place.rsplit_once(':')?.1.parse().ok();
+        let ports = places.iter().filter_map(port).chain([own_port]).collect();
+        Self { places, ports }
     }
 
     /// What is written as a name: it must be looked up to know where it is.
@@ -159,13 +169,14 @@ impl ControlPlane {
         addresses.any(|denied| is_same(denied, at)) || self.is_own(at, None)
     }
 
-    /// Whether a connection from `local` to `at` has come back to this node's API.
+    /// Whether a connection from `local` to `at` has come back to this node's API, or to a store that is
+    /// on this machine.
     pub(super) fn is_own(&self, at: SocketAddr, local: Option<SocketAddr>) -> bool {
         let (ip, local) = (
             at.ip().to_canonical(),
             local.map(|at| at.ip().to_canonical()),
         );
-        self.own_port == Some(at.port()) && (ip.is_loopback() || Some(ip) == local)
+        self.ports.contains(&at.port()) && (ip.is_loopback() || Some(ip) == local)
     }
 }
 
@@ -366,6 +377,12 @@ mod tests {
             "64:ff9b::7f00:1",
             "2002:7f00:1::",
             "2001:0:1::",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "::ffff:0:7f00:1",
+            "2001:db8::5efe:7f00:1",
             "::127.0.0.1",
             "0.0.0.0",
             "::",

@@ -7,7 +7,7 @@ use punctual::job::run::{RunState, SkipReason};
 use punctual::job::spec::JobSpec;
 use punctual::keys::Keys;
 use punctual_tests::check::history::History;
-use punctual_tests::sim::faults::Trouble;
+use punctual_tests::sim::faults::{Rates, Trouble};
 use punctual_tests::sim::schedule::{Fault, Op};
 use punctual_tests::sim::world::NAMESPACE;
 
@@ -105,6 +105,29 @@ fn z04_history_is_bounded() {
     assert!(last <= warm, "{minutes:?}");
     // Sixty runs of each job between two sweeps, five kept, and what stands anyway.
     assert!(last < 8 * (60 + 5) + 70, "{minutes:?}");
+}
+
+/// A store that is away for a moment while many jobs are pruned: they stay due.
+#[test]
+fn a_moment_without_a_store_leaves_no_job_unpruned() {
+    let mut plan = stage(1, "2026-03-01T00:00:00Z", 6 * MINUTE);
+    let jobs = (0..100).map(|n| {
+        let mut job = every(format!("job-{n:02}"), 2);
+        job.history.keep_success = 5;
+        job.history.keep_failed = 5;
+        job.history.keep_skipped = 5;
+        job
+    });
+    plan.put_all(3_000, jobs.collect());
+    let refused = Rates {
+        refuse: 1_000,
+        ..Rates::default()
+    };
+    plan.trouble(0, 67_500, 69_000, Trouble::Lossy(refused));
+    let minutes = standing(&plan.play());
+    // Five records of each job, up to about twice eight more, and what stands anyway.
+    let last = *minutes.last().unwrap();
+    assert!(last < 100 * (5 + 16) + 400, "{minutes:?}");
 }
 
 /// Z06: five thousand jobs are made at once and due at once. The leader does not wait between its

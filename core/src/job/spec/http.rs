@@ -165,10 +165,17 @@ pub fn is_secret_name(name: &str) -> bool {
         && !name.ends_with(FILE)
 }
 
-/// Whether a header, in lower case, is not the job's to set.
+/// Whether a header is not the job's to set, however it is spelled.
 #[must_use]
 pub fn is_reserved_header(name: &str) -> bool {
-    RESERVED.contains(&name) || name.starts_with("punctual-")
+    let name = plain(name);
+    RESERVED.contains(&name.as_str()) || name.starts_with("punctual-")
+}
+
+/// The name of a header, of which its spellings are one to some receiver: whoever sees headers as CGI
+/// variables does not tell `_` from `-`.
+fn plain(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
 }
 
 impl HttpSpec {
@@ -211,15 +218,15 @@ impl HttpSpec {
                     hint => finding.hint(hint),
                 });
             };
-            let lower = name.to_ascii_lowercase();
+            let plain = plain(name);
             if !is_token(name) {
                 wrong("not the name of a header", "letters, digits and `-`");
-            } else if is_reserved_header(&lower) {
+            } else if is_reserved_header(name) {
                 wrong(
                     "this header is set by the scheduler",
                     "leave it out; docs/jobs.md lists what is sent",
                 );
-            } else if !seen.insert(lower.clone()) {
+            } else if !seen.insert(plain.clone()) {
                 wrong("this header stands twice, in another spelling", "");
             } else if value.len() > MAX_HEADER_BYTES {
                 let message = format!("its value is longer than {MAX_HEADER_BYTES} bytes");
@@ -242,7 +249,7 @@ impl HttpSpec {
                     ),
                     Ok(found) => {
                         let is_secret = |piece: &Piece<'_>| matches!(piece, Piece::Secret(_));
-                        if CREDENTIALS.contains(&lower.as_str()) && !found.iter().any(is_secret) {
+                        if CREDENTIALS.contains(&plain.as_str()) && !found.iter().any(is_secret) {
                             wrong(
                                 "a credential is not written into a job, which is shown to everybody who may look",
                                 "write \"Bearer ${secret:NAME}\", and give the node PUNCTUAL_SECRET_NAME or \
@@ -386,7 +393,13 @@ mod tests {
                 format!("headers.{name}")
             );
         }
-        for name in ["HOST", "Punctual-Attempt", "punctual-anything"] {
+        for name in [
+            "HOST",
+            "Punctual-Attempt",
+            "punctual-anything",
+            "Idempotency_Key",
+            "Punctual_Fencing_Token",
+        ] {
             let path = format!("headers.{name}");
             assert_eq!(headers(serde_json::json!({ name: "x" })), path);
         }

@@ -91,17 +91,37 @@ async fn read(path: &Path) -> std::io::Result<Option<String>> {
     Ok(text.map(|text| text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
+/// How a receiver may write a secret that it repeats: as it is, and as JSON, whose writers differ in
+/// what they escape beyond what they must.
+fn spellings(secret: &str) -> Vec<String> {
+    let json = serde_json::Value::from(secret).to_string();
+    let json = json[1..json.len() - 1].to_owned();
+    let html = |upper: bool| {
+        let escaped = |c: char| {
+            let code = u32::from(c);
+            match (c, upper) {
+                ('<' | '>' | '&' | '\'', false) => format!("\\u{code:04x}"),
+                ('<' | '>' | '&' | '\'', true) => format!("\\u{code:04X}"),
+                _ => c.to_string(),
+            }
+        };
+        json.chars().map(escaped).collect::<String>()
+    };
+    let mut all = vec![secret.to_owned()];
+    for text in [json.clone(), html(false), html(true)] {
+        all.push(text.replace('/', "\\/"));
+        all.push(text);
+    }
+    all
+}
+
 /// The same bytes without the secrets, as they are or as JSON writes them. Where the bytes are not
 /// `whole`, their end may be the beginning of one.
 pub(super) fn hide(mut bytes: Vec<u8>, secrets: &[Secret], whole: bool) -> Vec<u8> {
-    let mut spelled: Vec<String> = Vec::new();
-    for Secret(text) in secrets {
-        let json = serde_json::Value::from(text.as_str()).to_string();
-        spelled.push(json[1..json.len() - 1].to_owned());
-        spelled.push(text.clone());
-    }
+    let spelled = secrets.iter().flat_map(|Secret(text)| spellings(text));
+    let mut spelled: Vec<String> = spelled.collect();
     // One may be a part of another one.
-    spelled.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    spelled.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     spelled.dedup();
     if !whole {
         let begun = spelled
@@ -214,6 +234,17 @@ mod tests {
             hidden(r#"a"b\c {"t": "a\"b\\c"}"#, true),
             r#"*** {"t": "***"}"#
         );
+        // As PHP and Go write JSON.
+        let odd = [Secret("s3cr/et<tok&en".into())];
+        for told in [
+            "s3cr/et<tok&en",
+            r"s3cr\/et<tok&en",
+            r"s3cr/et\u003ctok\u0026en",
+            r"s3cr\/et\u003Ctok\u0026en",
+        ] {
+            let told = told.as_bytes().to_vec();
+            assert_eq!(hide(told, &odd, true), b"***");
+        }
         assert_eq!(hidden("", false), "");
         assert_eq!(hidden("said: hunter", false), "said: ");
         assert_eq!(hidden("said: hunter2-lo", false), "said: ");
