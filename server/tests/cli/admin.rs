@@ -131,6 +131,7 @@ fn the_doctor_finds_nothing_in_a_sound_cluster_and_what_is_wrong_in_another() {
             "nodes",
             "time zones",
             "clock",
+            "job files",
             "data directory",
             "clocks"
         ]

@@ -373,7 +373,17 @@ fn a_node_calls_only_whom_it_may() {
     let doctor: Value = serde_json::from_str(&place.run(&["doctor", "-o", "json"]).out).unwrap();
     let doctor = doctor.to_string();
     assert!(
-        doctor.contains("(and 5 more)") && doctor.contains("--http-allow"),
+        [
+            "below: ",
+            "meta: ",
+            "near: ",
+            "own: ",
+            "own-name: ",
+            "private: "
+        ]
+        .iter()
+        .all(|job| doctor.contains(job))
+            && doctor.contains("--http-allow"),
         "{doctor}"
     );
     let nodes = Api::of(&place).get("/v1/nodes").to_string();

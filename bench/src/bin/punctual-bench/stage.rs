@@ -10,7 +10,7 @@ use punctual::control::Control;
 use punctual::duration::Millis;
 use punctual::env::{SharedEnv, TokioEnv};
 use punctual::job::record::{RunRecord, decode};
-use punctual::job::spec::JobSpec;
+use punctual::job::spec::{JobSpec, Misfire};
 use punctual::keys::{Keys, partition_of};
 use punctual::recipe::retry::Store;
 use punctual::schedule::ScheduleSpec;
@@ -147,6 +147,8 @@ pub(crate) fn each_second(id: String, window: Window) -> JobSpec {
     };
     // What is measured must be there to be checked afterwards.
     job.history.keep_success = 1_000;
+    // However late it is decided, each instant has a run of its own.
+    job.misfire = Misfire::All;
     job
 }
 
@@ -237,7 +239,11 @@ impl Namespace {
                 return Ok(records);
             }
             if begun.elapsed() > patience {
-                return Err(format!("{ended} runs ended after {patience:?}"));
+                let all = records.len();
+                let wanted = jobs.len() * window.instants();
+                return Err(format!(
+                    "{ended} of {all} runs ended after {patience:?}, and {wanted} were expected"
+                ));
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
