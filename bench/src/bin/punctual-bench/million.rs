@@ -52,6 +52,8 @@ struct Cost {
     /// From the start of the process to the first decision.
     takeover_s: f64,
     idle_cpu_pct: f64,
+    /// The most that a decision was late while it fired.
+    late_ms: i64,
     /// Milliseconds of processor time a fire.
     fire_ms: f64,
 }
@@ -67,6 +69,7 @@ impl Report {
             "idle_cpu_pct": round(self.many.idle_cpu_pct, 2),
             "fire_cost_ratio": round(self.many.fire_ms / self.few.fire_ms, 2),
             "fire_cpu_ms": round(self.many.fire_ms, 3),
+            "planned_late_max_ms": self.many.late_ms,
             "at_once": AT_ONCE,
             "at_once_planned_ms": self.at_once_planned_ms,
             "at_once_ended_ms": self.at_once_ended_ms,
@@ -192,16 +195,16 @@ async fn cost(stage: &Stage, namespace: &Namespace, audit: &mut Audit) -> Result
     let seconds = f64::from(i32::try_from(wall_ms() - at).unwrap_or(i32::MAX)) / 1e3;
     let busy_ms = cpu_ms(pid)? - before;
     window.passed().await;
-    audit.add(audit_of(
-        &ids,
-        window,
-        &namespace.ended(&ids, window, PATIENCE).await?,
-    ));
+    let records = namespace.ended(&ids, window, PATIENCE).await?;
+    audit.add(audit_of(&ids, window, &records));
+    let late_ms = |record: &RunRecord| record.created_ms - record.scheduled_ms;
+    let late_ms = records.iter().map(late_ms).max().unwrap_or(0);
     let peak_mb = memory_mb(pid, "VmHWM:")?;
     Ok(Cost {
         rss_mb,
         peak_mb,
         takeover_s,
+        late_ms,
         idle_cpu_pct: idle_ms / IDLE.as_secs_f64() / 10.0,
         fire_ms: busy_ms / seconds / f64::from(u32::try_from(FIRING).unwrap_or(1)),
     })
