@@ -27,7 +27,7 @@ use crate::stage::{Audit, Namespace, Stage, Window, each_second, text};
 pub(crate) const ROUNDS: usize = 5;
 /// So long an idle node is watched, after this time to come to rest.
 const IDLE: Duration = Duration::from_secs(20);
-const SETTLE: Duration = Duration::from_secs(15);
+const SETTLE: Duration = Duration::from_secs(5);
 /// A backlog that takes longer than this is not worked off.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -198,7 +198,9 @@ pub(crate) async fn run(stage: &Stage, what: What, rounds: usize) -> Result<Repo
 
         let done = product(stage, &namespace, what, runs).await?;
         let ours = Cpu::now(stage)?.since(done.since_first);
-        let sample = done.end(number == rounds).await?;
+        // (Behind runs a leader sweeps and prunes for a while.)
+        let is_last = number == rounds && what == What::Decisions;
+        let sample = done.end(is_last).await?;
         let before = Cpu::now(stage)?;
         report.product.push(sample.per_s);
         bytes = sample.shape.bytes;
