@@ -121,16 +121,17 @@ fn by_state(state_dir: Option<&Path>, here: &Path) -> Outcome<ClientFile> {
     if known.len() > 1 {
         let asked = urls(&known).join(", ");
         known = answering(known);
-        if known.is_empty() {
-            return Err(not_running(&format!("no server answers at {asked}")));
-        }
         if let Some(own) = own.as_ref().filter(|own| !known.contains(own)) {
             let (here, url) = (here.display(), &own.url);
             let why = format!("the server of {here} does not answer at {url}");
-            return Err(Failure::new(Exit::Unreachable, why).hint(format!(
-                "start it again with `punctual serve`, or name another one:\n{}",
-                options(&known)
-            )));
+            let mut hint = "start it again with `punctual serve`".to_owned();
+            if !known.is_empty() {
+                hint += &format!(", or name another one:\n{}", options(&known));
+            }
+            return Err(Failure::new(Exit::Unreachable, why).hint(hint));
+        }
+        if known.is_empty() {
+            return Err(not_running(&format!("no server answers at {asked}")));
         }
     }
     match known.as_slice() {
@@ -298,6 +299,12 @@ mod tests {
         assert!(failure.message.contains(&here), "{failure}");
         let text = failure.to_string();
         assert!(text.contains(&format!("--server {other}")), "{text}");
+        // Nor are the other dead ones of any interest.
+        let second = dead();
+        write(&dir.path().join("1.json"), &second, "a");
+        let failure = find(&[], dir.path(), None).unwrap_err();
+        assert!(failure.message.contains(&here), "{failure}");
+        assert!(!failure.to_string().contains(&second), "{failure}");
     }
 
     #[test]
