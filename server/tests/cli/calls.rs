@@ -113,10 +113,7 @@ fn node(place: &Place, jobs: &str, allow: &[String]) -> Running {
     let file = place.path("token").display().to_string();
     let variables = [("PUNCTUAL_SECRET_REPORT_TOKEN_FILE", file.as_str())];
     let running = Running::start_with(place, "log", &arguments, &variables);
-    wait_for("the jobs", || {
-        let jobs = place.run(&["job", "ls", "-o", "name"]);
-        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
-    });
+    place.wait_for_jobs();
     running
 }
 
@@ -338,10 +335,7 @@ fn a_node_calls_only_whom_it_may() {
         &allow,
     ];
     let _node = Running::start(&place, "log", &arguments);
-    wait_for("the jobs", || {
-        let jobs = place.run(&["job", "ls", "-o", "name"]);
-        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
-    });
+    place.wait_for_jobs();
     for (id, _, says) in &cases[..7] {
         let ended = becomes(&place, &trigger(&place, id), "FAILED");
         let error = ended["error"].as_str().unwrap();

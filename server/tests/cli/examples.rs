@@ -96,10 +96,7 @@ fn start(place: &Place, heading: &str, options: &[&str]) -> (Running, Api) {
         "jobs.yaml",
     ];
     let running = Running::start(place, "log", &[&arguments, options].concat());
-    wait_for("the jobs", || {
-        let jobs = place.run(&["job", "ls", "-o", "name"]);
-        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
-    });
+    place.wait_for_jobs();
     (running, Api::of(place))
 }
 

@@ -45,6 +45,15 @@ impl Place {
         Self(tempfile::tempdir().unwrap())
     }
 
+    /// Until a node that runs here answers and has jobs.
+    #[track_caller]
+    fn wait_for_jobs(&self) {
+        wait_for("the jobs", || {
+            let jobs = self.run(&["job", "ls", "-o", "name"]);
+            (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
+        });
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

@@ -41,10 +41,7 @@ pub(crate) fn serve(place: &Place, log: &str) -> Running {
             "jobs.yaml",
         ],
     );
-    wait_for("the jobs", || {
-        let jobs = place.run(&["job", "ls", "-o", "name"]);
-        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
-    });
+    place.wait_for_jobs();
     running
 }
 

@@ -112,10 +112,7 @@ fn node_with(place: &Place, log: &str, ports: &[u16], options: &[&str]) -> Runni
     }
     arguments.extend(options);
     let running = Running::start(place, log, &arguments);
-    wait_for("the jobs", || {
-        let jobs = place.run(&["job", "ls", "-o", "name"]);
-        (jobs.code == Some(0) && !jobs.out.is_empty()).then_some(())
-    });
+    place.wait_for_jobs();
     running
 }
 
