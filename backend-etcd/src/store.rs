@@ -26,8 +26,8 @@ use crate::convert::{self, Bounds};
 use crate::error::{Call, ConnectError, Failure, Sign};
 use crate::member::{Lines, Members};
 
-/// So many entries are asked for at once.
-const ENTRIES_AT_ONCE: usize = 1_000;
+/// No more entries are asked for at once, whatever the caller would take.
+const ENTRIES_AT_ONCE: usize = 50_000;
 
 pub(crate) struct Store {
     members: Members,

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::Either;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use crate::backend::{BackendResult, Entry, Event, Revision, Span};
@@ -24,6 +25,10 @@ use super::partition::{Moved, Partition};
 /// The leader's key is read at least so often: a watch that lost the end of the last leader must
 /// not cost a minute.
 const LEADER_RELIST_MS: u64 = 10_000;
+/// So many partitions are read at a time: the store answers one while another is decoded.
+const PARTITIONS_AT_ONCE: usize = 2;
+/// So often it is told how far the reading has come.
+const PROGRESS_MS: u64 = 2_000;
 
 enum Input {
     Jobs(ViewEvent),
@@ -281,10 +286,22 @@ impl Outlook {
     }
 }
 
+/// Reads all partitions, the next ones while one is decoded, and tells how far it has come.
 async fn load(context: &LeaderContext) -> BackendResult<Vec<Partition>> {
-    let mut partitions = Vec::new();
-    for number in 0..context.meta.partitions {
-        partitions.push(Partition::open(&context.store, &context.keys, number).await?);
+    let env = context.store.env();
+    let of = context.meta.partitions;
+    let open = |number| Partition::open(&context.store, &context.keys, number);
+    let mut opened = stream::iter((0..of).map(open)).buffered(PARTITIONS_AT_ONCE);
+    let (mut partitions, mut jobs) = (Vec::new(), 0);
+    let mut tell_at_ms = env.monotonic_ms() + PROGRESS_MS;
+    while let Some(partition) = opened.try_next().await? {
+        jobs += partition.jobs.len();
+        partitions.push(partition);
+        if env.monotonic_ms() >= tell_at_ms {
+            tell_at_ms = env.monotonic_ms() + PROGRESS_MS;
+            let done = partitions.len();
+            tracing::info!(partitions = done, of, jobs, "reading the schedule");
+        }
     }
     Ok(partitions)
 }

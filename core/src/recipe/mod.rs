@@ -3,6 +3,7 @@
 pub mod committer;
 pub mod election;
 pub(crate) mod outage;
+mod paging;
 pub mod retry;
 pub mod session;
 pub mod view;

@@ -18,6 +18,7 @@ use crate::backend::{
 use crate::env::{SharedEnv, timeout};
 
 use super::outage::{self, Kind, Outage};
+use super::paging;
 
 /// So many keys are looked up in one request; a store takes 128 requirements.
 const KEYS_A_REQUEST: usize = 64;
@@ -182,10 +183,13 @@ impl Store {
     ) -> BackendResult<(Vec<Entry>, Revision)> {
         let mut entries = Vec::new();
         let mut rest = span.clone();
-        let mut at = at;
+        let (mut at, mut limit) = (at, PageLimit::default());
         loop {
-            let page = self.range(&rest, PageLimit::default(), at).await?;
+            let asked_ms = self.env.monotonic_ms();
+            let page = self.range(&rest, limit, at).await?;
+            let took_ms = self.env.monotonic_ms().saturating_sub(asked_ms);
             at = Some(page.revision);
+            limit = paging::next(&page.entries, took_ms, self.timeout_ms);
             entries.extend(page.entries);
             match entries.last() {
                 Some(last) if page.more => rest = span.after(&last.key),

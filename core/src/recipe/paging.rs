@@ -1,0 +1,76 @@
+//! How much of a listing is asked for at once.
+//!
+//! Few large pages are much cheaper than many small ones: for each page etcd counts all keys up to
+//! the end of the span, so that small pages cost it the square of the span's length. But a page must
+//! come in time on a slow line as well. So the first page is small, and the next ones are as large as
+//! what came lets expect to be in time.
+
+use crate::backend::{Entry, PageLimit};
+
+/// No page is expected to be larger.
+const MOST_BYTES: u64 = 8 << 20;
+const MOST_ENTRIES: u64 = 50_000;
+/// By the last one's pace a page takes at most this part of the time that it has.
+const PART_OF_TIMEOUT: u64 = 4;
+
+/// The limit of the page behind `last`, which took `took_ms` of `timeout_ms`.
+pub(super) fn next(last: &[Entry], took_ms: u64, timeout_ms: u64) -> PageLimit {
+    let small = PageLimit::default();
+    let size = |entry: &Entry| entry.key.len() + entry.value.len();
+    let bytes = number(last.iter().map(size).sum());
+    let an_entry = (bytes / number(last.len()).max(1)).max(1);
+    let in_time = bytes.saturating_mul(timeout_ms / PART_OF_TIMEOUT) / took_ms.max(1);
+    let least = (number(small.bytes) / an_entry).clamp(1, number(small.entries));
+    let entries = (in_time.min(MOST_BYTES) / an_entry).clamp(least, MOST_ENTRIES);
+    // Entries that are a little larger than the last ones are no reason to cut it short.
+    let bytes = (entries * an_entry / 4 * 5).max(number(small.bytes));
+    PageLimit {
+        entries: usize::try_from(entries).unwrap_or(usize::MAX),
+        bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+    }
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Revision;
+
+    fn entries(count: usize, bytes: usize) -> Vec<Entry> {
+        let entry = Entry {
+            key: Vec::new(),
+            value: vec![0; bytes],
+            created: Revision(1),
+            modified: Revision(1),
+            lease: None,
+        };
+        vec![entry; count]
+    }
+
+    #[test]
+    fn pages_grow_where_they_come_quickly() {
+        let limit = next(&entries(1_000, 300), 10, 2_000);
+        assert_eq!(limit.entries, (8 << 20) / 300);
+        assert!(limit.bytes > 8 << 20);
+        assert_eq!(next(&entries(1_000, 1), 0, 2_000).entries, 50_000);
+    }
+
+    // A page of 300 KB that took 400 ms of 2,000 must not be followed by one that takes five seconds.
+    #[test]
+    fn on_a_slow_line_they_stay_small() {
+        let limit = next(&entries(1_000, 300), 400, 2_000);
+        assert_eq!((limit.entries, limit.bytes), (1_250, 1 << 20));
+        assert_eq!(next(&entries(1_000, 300), 1_900, 2_000).entries, 1_000);
+        assert_eq!(next(&entries(1_000, 1_000), 200, 2_000).entries, 2_500);
+    }
+
+    #[test]
+    fn of_large_entries_few_are_asked_for() {
+        assert_eq!(next(&entries(2, 900_000), 100, 1_000).entries, 5);
+        assert_eq!(next(&entries(1, 9_000_000), 900, 1_000).entries, 1);
+        assert_eq!(next(&[], 1, 1_000).entries, 1_000);
+    }
+}
