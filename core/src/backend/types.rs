@@ -248,6 +248,12 @@ impl Txn {
         Self::default()
     }
 
+    /// Whether it asks what stands somewhere, and would write nothing whatever the answer.
+    #[must_use]
+    pub fn is_lookup(&self) -> bool {
+        self.ops.is_empty()
+    }
+
     /// Adds a requirement.
     #[must_use]
     pub fn require(mut self, requirement: Requirement) -> Self {

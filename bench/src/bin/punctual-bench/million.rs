@@ -186,9 +186,7 @@ async fn cost(stage: &Stage, namespace: &Namespace, audit: &mut Audit) -> Result
     let rss_mb = memory_mb(pid, "VmRSS:")?;
 
     let ids: Vec<String> = (0..FIRING).map(|n| format!("firing-{n:04}")).collect();
-    // Whoever applies reads all jobs that are there, so as to tell what would be deleted.
-    let ahead_s = if takeover_s > 3.0 { 60 } else { 8 };
-    let window = Window::from(wall_ms() / 1_000 + ahead_s, SECONDS + 2);
+    let window = Window::from(wall_ms() / 1_000 + 8, SECONDS + 2);
     let jobs = ids.iter().map(|id| each_second(id.clone(), window));
     namespace.apply(jobs.collect()).await?;
     if wall_ms() >= window.from_s * 1_000 {
@@ -225,12 +223,13 @@ async fn at_once(
     audit: &mut Audit,
 ) -> Result<(i64, i64), String> {
     let ids: Vec<String> = (0..AT_ONCE).map(|n| format!("at-once-{n:05}")).collect();
-    let window = Window::from(wall_ms() / 1_000 + 60, 1);
+    // The node that is started meanwhile reads all jobs first.
+    let window = Window::from(wall_ms() / 1_000 + 40, 1);
     let jobs = ids.iter().map(|id| each_second(id.clone(), window));
     namespace.apply(jobs.collect()).await?;
     let mut nodes = Nodes::new(&stage.etcd, &namespace.name, 1_000);
     nodes.start(NODE)?;
-    if wall_ms() > window.from_s * 1_000 - 30_000 {
+    if wall_ms() > window.from_s * 1_000 - 25_000 {
         return Err("the jobs took too long to create".into());
     }
     window.passed().await;

@@ -87,11 +87,12 @@ struct Cost {
     bytes: usize,
     events: usize,
     event_bytes: usize,
-    ranges: usize,
+    reads: usize,
 }
 
 impl Cost {
     fn of(tally: &Tally, runs: usize) -> Self {
+        let asked = |kind: &str| tally.others.get(kind).copied().unwrap_or(0);
         Self {
             runs,
             commits: tally.commits.len(),
@@ -99,7 +100,7 @@ impl Cost {
             bytes: tally.commits.iter().map(|commit| commit.bytes).sum(),
             events: tally.events,
             event_bytes: tally.event_bytes,
-            ranges: tally.others.get("range").copied().unwrap_or(0),
+            reads: asked("range") + asked("lookup"),
         }
     }
 
@@ -110,7 +111,7 @@ impl Cost {
             "write_requests": each(self.commits),
             "writes": each(self.writes),
             "write_bytes": each(self.bytes),
-            "reads": each(self.ranges),
+            "reads": each(self.reads),
             "watch_events": each(self.events),
             "watch_bytes": each(self.event_bytes),
         })
