@@ -24,6 +24,8 @@ pub enum Mood {
     Mumbling,
     /// Rejects transactions of more than so many bytes.
     Narrow(usize),
+    /// Does not answer in time for a page of more than so many entries.
+    Slow(usize),
 }
 
 /// A memory store with moods.
@@ -91,8 +93,12 @@ impl CoordinationBackend for Unsteady {
         limit: PageLimit,
         at: Option<Revision>,
     ) -> BackendResult<Page> {
-        self.check()?;
-        self.store.range(span, limit, at).await
+        match self.check()? {
+            Mood::Slow(most) if limit.entries > most => {
+                Err(BackendError::Unavailable("no answer in time".into()))
+            }
+            _ => self.store.range(span, limit, at).await,
+        }
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {

@@ -18,7 +18,7 @@ use crate::backend::{
 use crate::env::{SharedEnv, timeout};
 
 use super::outage::{self, Kind, Outage};
-use super::paging;
+use super::paging::Pages;
 
 /// So many keys are looked up in one request; a store takes 128 requirements.
 const KEYS_A_REQUEST: usize = 64;
@@ -183,13 +183,16 @@ impl Store {
     ) -> BackendResult<(Vec<Entry>, Revision)> {
         let mut entries = Vec::new();
         let mut rest = span.clone();
-        let (mut at, mut limit) = (at, PageLimit::default());
+        let (mut at, mut pages) = (at, Pages::default());
         loop {
             let asked_ms = self.env.monotonic_ms();
-            let page = self.range(&rest, limit, at).await?;
+            let page = match self.range(&rest, pages.limit(), at).await {
+                Err(error) if error.is_transient() && pages.failed() => continue,
+                page => page?,
+            };
             let took_ms = self.env.monotonic_ms().saturating_sub(asked_ms);
             at = Some(page.revision);
-            limit = paging::next(&page.entries, took_ms, self.timeout_ms);
+            pages.came(&page.entries, took_ms, self.timeout_ms);
             entries.extend(page.entries);
             match entries.last() {
                 Some(last) if page.more => rest = span.after(&last.key),
