@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::backend::{
     BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Key, Lease,
-    LeaseId, Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+    LeaseId, Page, PageLimit, Requirement, Revision, Seen, Span, Txn, TxnOutcome, Watch,
 };
 use crate::env::{SharedEnv, timeout};
 
@@ -129,23 +129,38 @@ impl Store {
             .await
     }
 
-    /// Many keys, in their order, with few requests. A transaction that requires them absent has nothing
-    /// to do when they are, and is told what stands there when they are not. How large the answer will
-    /// be nobody knows before: what does not come in time is asked for in halves.
+    /// Many keys, in their order, with few requests.
     ///
     /// # Errors
-    /// As [`CoordinationBackend::commit`]; none of them means that anything was written.
-    pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Vec<Option<Entry>>> {
-        let mut found = Vec::with_capacity(keys.len());
+    /// As [`Store::look_each`].
+    pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Seen> {
+        let absent = keys.iter().cloned().map(Requirement::Absent);
+        self.look_each(&absent.collect::<Vec<_>>()).await
+    }
+
+    /// What stands where each of these looks, in their order, with few requests; for
+    /// [`Requirement::Absent`] and [`Requirement::Empty`] only. A transaction that requires them has
+    /// nothing to do when they hold, and is told what stands there when they do not. How large the
+    /// answer will be nobody knows before: what does not come in time is asked for in halves. A later
+    /// request sees the store as it is then, not as the first one saw it.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::range`]: nothing is written, so none is [`BackendError::Unknown`].
+    pub async fn look_each(&self, places: &[Requirement]) -> BackendResult<Seen> {
+        let mut found = Vec::with_capacity(places.len());
         let mut most = KEYS_A_REQUEST;
-        while found.len() < keys.len() {
-            let left = &keys[found.len()..];
+        while found.len() < places.len() {
+            let left = &places[found.len()..];
             let some = &left[..most.min(left.len())];
-            let absent = |txn: Txn, key: &Key| txn.require(Requirement::Absent(key.clone()));
-            match self.try_commit(&some.iter().fold(Txn::new(), absent)).await {
+            let look = Txn {
+                require: some.to_vec(),
+                ops: Vec::new(),
+            };
+            match self.try_commit(&look).await {
                 Ok(TxnOutcome::Conflict { seen }) => found.extend(seen),
                 Ok(TxnOutcome::Applied { .. }) => found.extend(some.iter().map(|_| None)),
                 Err(error) if error.is_transient() && some.len() > 1 => most = some.len() / 2,
+                Err(BackendError::Unknown(why)) => return Err(BackendError::Unavailable(why)),
                 Err(error) => return Err(error),
             }
         }
