@@ -24,6 +24,8 @@ pub enum Mood {
     Mumbling,
     /// Rejects transactions of more than so many bytes.
     Narrow(usize),
+    /// Does not answer transactions that require more than so much.
+    Slow(usize),
 }
 
 /// A memory store with moods.
@@ -99,6 +101,9 @@ impl CoordinationBackend for Unsteady {
         self.commits.fetch_add(1, Ordering::SeqCst);
         let mood = self.check()?;
         fits(mood, std::slice::from_ref(txn))?;
+        if matches!(mood, Mood::Slow(most) if txn.require.len() > most) {
+            return Err(BackendError::Unknown("no answer".into()));
+        }
         self.write(mood, self.store.commit(txn).await)
     }
 
