@@ -108,7 +108,7 @@ fn assemble(id: &str, entry: &Entry, record: JobRecord, definitions: Definitions
 
 /// A partition of not many more jobs than are named is read as a whole: a few large requests are
 /// cheaper than many small ones.
-const WHOLE_UP_TO: usize = 8;
+const WHOLE_UP_TO: usize = 20;
 
 /// What bulk changes of a partition are planned from: all of it, or its heads and the jobs that were
 /// last looked at. Definitions stay bytes until they are needed.
