@@ -24,7 +24,8 @@ pub enum Mood {
     Mumbling,
     /// Rejects transactions of more than so many bytes.
     Narrow(usize),
-    /// Does not answer in time for a page of more than so many entries.
+    /// Does not answer in time for a page of more than so many entries, nor for a transaction that
+    /// requires more than so much.
     Slow(usize),
 }
 
@@ -105,6 +106,9 @@ impl CoordinationBackend for Unsteady {
         self.commits.fetch_add(1, Ordering::SeqCst);
         let mood = self.check()?;
         fits(mood, std::slice::from_ref(txn))?;
+        if matches!(mood, Mood::Slow(most) if txn.require.len() > most) {
+            return Err(BackendError::Unknown("no answer".into()));
+        }
         self.write(mood, self.store.commit(txn).await)
     }
 

@@ -22,9 +22,12 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Of the page that is asked for next.
-    pub(super) fn limit(&self) -> PageLimit {
-        self.limit
+    /// Of the page that is asked for next, by somebody who has use for so many entries.
+    pub(super) fn limit(&self, enough: usize) -> PageLimit {
+        PageLimit {
+            entries: self.limit.entries.min(enough),
+            ..self.limit
+        }
     }
 
     /// It came, and took `took_ms` of `timeout_ms`.
@@ -112,11 +115,12 @@ mod tests {
         assert!(!pages.failed(), "there is nothing smaller than the first");
         let mut pages = Pages::default();
         pages.came(&entries(1_000, 300), 10, 2_000);
-        assert!(pages.limit().entries > 1_000);
+        assert!(pages.limit(usize::MAX).entries > 1_000);
+        assert_eq!(pages.limit(7).entries, 7);
         assert!(pages.failed());
-        assert_eq!(pages.limit(), PageLimit::default());
+        assert_eq!(pages.limit(usize::MAX), PageLimit::default());
         pages.came(&entries(1_000, 300), 10, 2_000);
-        assert_eq!(pages.limit(), PageLimit::default());
+        assert_eq!(pages.limit(usize::MAX), PageLimit::default());
         assert!(!pages.failed());
     }
 }
