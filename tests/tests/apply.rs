@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use punctual::backend::{
-    BackendResult, BatchOutcome, CoordinationBackend, Entry, Lease, LeaseId, Page, PageLimit,
-    Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+    BackendError, BackendResult, BatchOutcome, CoordinationBackend, Entry, Lease, LeaseId, Page,
+    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
 };
 use punctual::bootstrap::bootstrap;
 use punctual::control::types::ApplyReport;
@@ -40,10 +40,12 @@ struct Watched {
     requests: AtomicUsize,
     entries: AtomicUsize,
     before: Mutex<Option<(usize, Meanwhile)>>,
+    /// From this request on it is broken.
+    breaks_at: AtomicUsize,
 }
 
 impl Watched {
-    async fn count(&self) {
+    async fn count(&self) -> BackendResult<()> {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let meanwhile = self
             .before
@@ -53,6 +55,10 @@ impl Watched {
         if let Some((_, meanwhile)) = meanwhile {
             let other = Control::new(Arc::new(self.store.clone()), self.env.clone(), NAMESPACE);
             meanwhile(other).await.unwrap();
+        }
+        match number >= self.breaks_at.load(Ordering::SeqCst) {
+            true => Err(BackendError::Broken("no space left".into())),
+            false => Ok(()),
         }
     }
 
@@ -75,14 +81,14 @@ impl CoordinationBackend for Watched {
         limit: PageLimit,
         at: Option<Revision>,
     ) -> BackendResult<Page> {
-        self.count().await;
+        self.count().await?;
         let page = self.store.range(span, limit, at).await?;
         self.answered(page.entries.len());
         Ok(page)
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
-        self.count().await;
+        self.count().await?;
         let outcome = self.store.commit(txn).await?;
         if let TxnOutcome::Conflict { seen } = &outcome {
             self.answered(seen.iter().flatten().count());
@@ -95,7 +101,7 @@ impl CoordinationBackend for Watched {
         guard: &[Requirement],
         txns: &[Txn],
     ) -> BackendResult<BatchOutcome> {
-        self.count().await;
+        self.count().await?;
         self.store.commit_batch(guard, txns).await
     }
 
@@ -140,6 +146,7 @@ async fn stage(jobs: usize) -> Stage {
         requests: AtomicUsize::new(0),
         entries: AtomicUsize::new(0),
         before: Mutex::new(None),
+        breaks_at: AtomicUsize::new(usize::MAX),
     });
     let stage = Stage {
         ours: Control::new(watched.clone(), env.clone(), NAMESPACE),
@@ -462,4 +469,53 @@ async fn a_partition_whose_log_of_changes_cannot_be_read_is_not_changed() {
         "{refused:?}"
     );
     assert_eq!(stage.stands("a").await, [""; 0]);
+}
+
+// Whoever is told that nothing was changed must be able to rely on it, and whoever is told that something
+// was must know what remains.
+#[tokio::test]
+async fn an_apply_that_is_cut_off_names_what_remains() {
+    let ids: Vec<String> = (0..40).map(|n| format!("job-{n}")).collect();
+    let specs = || {
+        ids.iter()
+            .map(|id| job(id, "0 5 * * *"))
+            .collect::<Vec<_>>()
+    };
+    let mut half_way = 0;
+    for breaks_at in 0.. {
+        let stage = stage(0).await;
+        stage.watched.breaks_at.store(breaks_at, Ordering::SeqCst);
+        let answer = put(&stage.ours, specs()).await;
+        let mut missing = Vec::new();
+        for id in &ids {
+            match stage.other.job(id).await {
+                Ok(_) => {}
+                Err(ControlError::NotFound(_)) => missing.push(id.clone()),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        match answer {
+            Ok(_) => {
+                assert!(missing.is_empty());
+                break;
+            }
+            Err(ControlError::HalfWay { mut remain, why }) => {
+                assert!(matches!(*why, ControlError::Store(_)), "{why}");
+                missing.sort_unstable();
+                remain.sort_unstable();
+                assert_eq!(remain, missing);
+                assert!(!missing.is_empty() && missing.len() < ids.len());
+                half_way += 1;
+            }
+            Err(_) => assert_eq!(missing.len(), ids.len(), "at {breaks_at}"),
+        }
+        stage.watched.breaks_at.store(usize::MAX, Ordering::SeqCst);
+        let again = put(&stage.ours, specs()).await.unwrap();
+        let created = again.created.len();
+        assert_eq!(
+            (created, again.unchanged),
+            (missing.len(), ids.len() - created)
+        );
+    }
+    assert!(half_way > 10, "{half_way}");
 }

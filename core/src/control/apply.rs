@@ -40,6 +40,27 @@ impl Wanted<'_> {
     }
 }
 
+/// How far an apply has come.
+struct Way {
+    /// Named jobs that it has not come to.
+    remain: BTreeSet<String>,
+    report: ApplyReport,
+    write: bool,
+}
+
+impl Way {
+    /// It ends here: as if nothing had happened, if that is so.
+    fn cut_off(self, why: ControlError) -> ControlError {
+        if !self.write || self.report.changes_nothing() {
+            return why;
+        }
+        ControlError::HalfWay {
+            remain: self.remain.into_iter().collect(),
+            why: Box::new(why),
+        }
+    }
+}
+
 impl Control {
     /// What an apply would do.
     ///
@@ -56,8 +77,7 @@ impl Control {
     /// Makes the store's jobs those of `specs`; with `prune`, and no others.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] before anything is written; [`ControlError::Store`] when the store
-    /// went away in between: apply again to finish.
+    /// [`ControlError::HalfWay`] when some of it is written; all others before anything is.
     pub async fn apply(
         &self,
         specs: Vec<JobSpec>,
@@ -95,35 +115,57 @@ impl Control {
                 .or_default()
                 .push(spec);
         }
-        let mut report = ApplyReport::default();
-        let mut done = 0;
+        let mut way = Way {
+            remain: specs.iter().map(|spec| spec.id.clone()).collect(),
+            report: ApplyReport::default(),
+            write,
+        };
         for number in 0..partitions {
             let ours = by_partition.remove(&number).unwrap_or_default();
             if ours.is_empty() && !prune {
                 continue;
             }
-            let (store, keys) = (&self.store, &self.keys);
-            let mut partition = match prune {
-                true => Partition::load(store, keys, number).await?,
-                false => Partition::load_for(store, keys, number, ours.len()).await?,
-            };
-            let mut wanted: Vec<Wanted<'_>> = ours.iter().copied().map(Wanted::Put).collect();
-            if prune {
-                let kept: BTreeSet<&str> = ours.iter().map(|spec| spec.id.as_str()).collect();
-                let surplus = partition.ids().filter(|id| !kept.contains(id.as_str()));
-                wanted.extend(surplus.cloned().map(Wanted::Delete));
-            }
-            for group in wanted.chunks(JOBS_A_REQUEST) {
-                self.group(&mut partition, group, write, &mut report)
-                    .await?;
-                done += group.iter().filter(|w| matches!(w, Wanted::Put(_))).count();
-                progress(done, specs.len());
+            let told = |remain| progress(specs.len() - remain, specs.len());
+            if let Err(why) = self.go(number, &ours, prune, &mut way, &told).await {
+                return Err(way.cut_off(why));
             }
         }
+        let mut report = way.report;
         report.created.sort_unstable();
         report.updated.sort_unstable();
         report.deleted.sort_unstable();
         Ok(report)
+    }
+
+    /// Goes through one partition.
+    async fn go(
+        &self,
+        number: u16,
+        ours: &[&JobSpec],
+        prune: bool,
+        way: &mut Way,
+        remain: &(dyn Fn(usize) + Send + Sync),
+    ) -> Result<(), ControlError> {
+        let (store, keys) = (&self.store, &self.keys);
+        let mut partition = match prune {
+            true => Partition::load(store, keys, number).await?,
+            false => Partition::load_for(store, keys, number, ours.len()).await?,
+        };
+        let mut wanted: Vec<Wanted<'_>> = ours.iter().copied().map(Wanted::Put).collect();
+        if prune {
+            let kept: BTreeSet<&str> = ours.iter().map(|spec| spec.id.as_str()).collect();
+            let surplus = partition.ids().filter(|id| !kept.contains(id.as_str()));
+            wanted.extend(surplus.cloned().map(Wanted::Delete));
+        }
+        for group in wanted.chunks(JOBS_A_REQUEST) {
+            self.group(&mut partition, group, way.write, &mut way.report)
+                .await?;
+            for wanted in group {
+                way.remain.remove(wanted.id());
+            }
+            remain(way.remain.len());
+        }
+        Ok(())
     }
 
     /// Commits one group, planned anew after a conflict.
@@ -209,6 +251,10 @@ impl Control {
 }
 
 impl ApplyReport {
+    fn changes_nothing(&self) -> bool {
+        self.created.is_empty() && self.updated.is_empty() && self.deleted.is_empty()
+    }
+
     fn add(&mut self, part: Self) {
         self.created.extend(part.created);
         self.updated.extend(part.updated);

@@ -502,6 +502,14 @@ pub enum ControlError {
     /// Too much is asked at once; try again later.
     #[error("{0}")]
     Busy(String),
+    /// An apply was stopped when some of its jobs were in force already. Applying again finishes it.
+    #[error("stopped half-way: {why}; of the named jobs {} remain", .remain.len())]
+    HalfWay {
+        /// Jobs of the file that are not as it says, or of which that is not known.
+        remain: Vec<String>,
+        /// What stopped it.
+        why: Box<ControlError>,
+    },
 }
 
 fn first_finding(findings: &[(String, SpecError)]) -> String {

@@ -10,6 +10,8 @@ use punctual_server::jobfile::Finding;
 
 /// The most findings in one answer.
 const MAX_FINDINGS: usize = 1_000;
+/// So many of the jobs that remain are named.
+const MAX_NAMED: usize = 10;
 
 /// An error as clients see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,28 @@ impl Problem {
         }
     }
 
+    /// Some of what was asked is done.
+    fn half_way(remain: &[String], why: ControlError) -> Self {
+        let what = match &why {
+            // (What the store says is for the log.)
+            ControlError::Store(_) => "the store went away, or did not answer in time".to_owned(),
+            other => other.to_string(),
+        };
+        let first = remain.iter().take(MAX_NAMED).map(String::as_str);
+        let first = first.collect::<Vec<_>>().join(", ");
+        let left = match (remain.len(), remain.len().saturating_sub(MAX_NAMED)) {
+            (0, _) => "jobs that were to be deleted remain".to_owned(),
+            (count, 0) => format!("of the jobs that it names {count} remain: {first}"),
+            (count, more) => {
+                format!("of the jobs that it names {count} remain: {first} and {more} more")
+            }
+        };
+        Self {
+            detail: format!("stopped half-way: {what}; {left}. Apply it again to finish"),
+            ..Self::from(why)
+        }
+    }
+
     fn code(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
@@ -113,6 +137,7 @@ impl From<ControlError> for Problem {
             ControlError::Conflict(what) => Self::new(StatusCode::CONFLICT, what),
             ControlError::Busy(what) => Self::new(StatusCode::TOO_MANY_REQUESTS, what),
             ControlError::Store(error) => store_problem(&error),
+            ControlError::HalfWay { remain, why } => Self::half_way(&remain, *why),
         }
     }
 }
@@ -144,6 +169,33 @@ fn store_problem(error: &BackendError) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_apply_that_was_cut_off_says_what_remains() {
+        let away = || Box::new(BackendError::Unavailable("/ns/jobs/secret".into()).into());
+        let half_way = |count: usize| ControlError::HalfWay {
+            remain: (0..count).map(|n| format!("job-{n:02}")).collect(),
+            why: away(),
+        };
+        let detail = Problem::from(half_way(12)).detail;
+        assert!(detail.contains("12 remain: job-00, "), "{detail}");
+        assert!(
+            detail.contains("job-09 and 2 more. Apply it again"),
+            "{detail}"
+        );
+        let few = Problem::from(half_way(1));
+        assert!(
+            few.detail.contains("1 remain: job-00. Apply"),
+            "{}",
+            few.detail
+        );
+        for problem in [Problem::from(half_way(0)), few] {
+            assert_eq!(problem.status, 503);
+            for wrong in ["nothing was changed", "secret"] {
+                assert!(!problem.detail.contains(wrong), "{}", problem.detail);
+            }
+        }
+    }
 
     #[test]
     fn the_inside_of_the_store_stays_inside() {

@@ -69,6 +69,7 @@ impl Desk {
         let answer = match perform(&control, op, now_ms).await {
             Ok(run) => Told::Done(run),
             Err(ControlError::Store(error)) => Told::Perhaps(error.to_string()),
+            Err(half @ ControlError::HalfWay { .. }) => Told::Perhaps(half.to_string()),
             Err(ControlError::Busy(why)) => Told::Refused(why),
             Err(error) => Told::Refused(error.to_string()),
         };
