@@ -84,6 +84,7 @@ impl Server {
             Arc::clone(&opened.backend),
             Arc::clone(&metrics),
             &settings.namespace,
+            Arc::clone(&env),
         ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener

@@ -6,6 +6,7 @@
 //! repeated only after [`REST`] times what it took.
 
 mod metered;
+mod written;
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +24,7 @@ use punctual::control::{Control, StatusObject};
 use punctual::notify::Delivery;
 
 pub(crate) use metered::Metered;
+use written::Did;
 
 /// The content type of what [`Metrics::render`] writes.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -35,6 +37,11 @@ const EXECUTION: [f64; 14] = [
 /// Seconds, from an embedded store to a call that is given up.
 const REQUEST: [f64; 11] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.0,
+];
+/// Seconds, from a fire that is on time to one that somebody slept through.
+const WAIT: [f64; 18] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 3_600.0, 86_400.0,
 ];
 /// A look at the cluster is good for so long at least.
 const FRESH: Duration = Duration::from_secs(5);
@@ -91,6 +98,12 @@ pub(crate) struct Metrics {
     request_seconds: Timings<OpLabel>,
     resyncs: Family<ReasonLabel, Counter>,
     notifications: Family<OutcomeLabel, Counter>,
+    lateness: Histogram,
+    queued: Histogram,
+    lost: Counter,
+    late_results: Counter,
+    leads: Counter,
+    fenced: Family<OpLabel, Counter>,
     jobs: Mutex<HashSet<String>>,
     cluster: tokio::sync::Mutex<Option<Look>>,
 }
@@ -108,7 +121,9 @@ impl Metrics {
         let triggers = Family::default();
         registry.register(
             "scheduler_job_trigger",
-            "Executions that ended on this node, by how; and records of skipped instants that it wrote",
+            "Executions that ended on this node, by how (success, failed); and what this node wrote: runs \
+             (fired), runs that were there already when it was about to make them (dedup), and records \
+             of instants that do not run (skipped)",
             triggers.clone(),
         );
         let executions: Timings<JobLabel> =
@@ -145,6 +160,51 @@ impl Metrics {
             "Messages of this node to those who asked to be told, by what came of them",
             notifications.clone(),
         );
+        let lateness = Histogram::new(WAIT);
+        registry.register_with_unit(
+            "scheduler_fire_lateness",
+            "From the instants of schedules to the answer of the store that this node has made their runs, by \
+             its clock; runs that stand for several instants count from the last, and those that have no \
+             instant (by hand, after another job, after a rest, for the past) not at all",
+            Unit::Seconds,
+            lateness.clone(),
+        );
+        let queued = Histogram::new(WAIT);
+        registry.register_with_unit(
+            "scheduler_queue",
+            "How long the attempts that this node claimed might have been claimed before, by the clocks of \
+             who made and who claimed them",
+            Unit::Seconds,
+            queued.clone(),
+        );
+        let lost = Counter::default();
+        registry.register(
+            "scheduler_runs_lost",
+            "Attempts that this node ended as worker_lost: what became of them is not known",
+            lost.clone(),
+        );
+        let late_results = Counter::default();
+        registry.register(
+            "scheduler_late_results",
+            "Results of this node that came when the attempt had been ended otherwise, and were kept beside that",
+            late_results.clone(),
+        );
+        let leads = Counter::default();
+        registry.register(
+            "scheduler_leader_changes",
+            "How often this node took the lead; the sum over all nodes is how often the lead changed",
+            leads.clone(),
+        );
+        let fenced: Family<OpLabel, Counter> = Family::default();
+        for op in [written::LEAD, written::WORK] {
+            // (There from the start, or the first one would be no increase.)
+            drop(fenced.get_or_create(&OpLabel { op }));
+        }
+        registry.register(
+            "scheduler_fenced_writes",
+            "Requests of this node that were refused because its term (lead) or session (work) was over",
+            fenced.clone(),
+        );
         registry.register(
             "scheduler_build",
             "What runs here",
@@ -161,6 +221,12 @@ impl Metrics {
             request_seconds,
             resyncs,
             notifications,
+            lateness,
+            queued,
+            lost,
+            late_results,
+            leads,
+            fenced,
             jobs: Mutex::default(),
             cluster: tokio::sync::Mutex::new(None),
         }
@@ -168,24 +234,40 @@ impl Metrics {
 
     /// An execution ended.
     pub(crate) fn executed(&self, job: &str, succeeded: bool, took: Duration) {
-        let job_id = self.label(job);
-        let status = if succeeded { "success" } else { "failed" };
         let label = JobLabel {
-            job_id: job_id.clone(),
+            job_id: self.label(job),
         };
         self.executions
             .get_or_create(&label)
             .observe(took.as_secs_f64());
-        self.triggers
-            .get_or_create(&TriggerLabels { job_id, status })
-            .inc();
+        self.trigger(job, if succeeded { "success" } else { "failed" });
     }
 
-    /// The record of an instant that does not run was written.
-    fn skipped(&self, job: &str) {
+    /// A transaction of this node did something; the wall clock says `now_ms`.
+    fn did(&self, did: &Did<'_>, now_ms: i64) {
+        match *did {
+            Did::Fired { job, at_ms } => {
+                self.trigger(job, "fired");
+                if let Some(at_ms) = at_ms {
+                    // (A clock may have been set back since: nothing takes less than no time.)
+                    let late_ms = now_ms.saturating_sub(at_ms).max(0);
+                    self.lateness.observe(seconds(late_ms));
+                }
+            }
+            Did::Met { job } => self.trigger(job, "dedup"),
+            Did::Skipped { job } => self.trigger(job, "skipped"),
+            Did::Claimed { waited_ms } => self.queued.observe(seconds(waited_ms)),
+            Did::Lost => drop(self.lost.inc()),
+            Did::CameLate => drop(self.late_results.inc()),
+            Did::Led => drop(self.leads.inc()),
+            Did::Fenced { op } => drop(self.fenced.get_or_create(&OpLabel { op }).inc()),
+        }
+    }
+
+    fn trigger(&self, job: &str, status: &'static str) {
         let labels = TriggerLabels {
             job_id: self.label(job),
-            status: "skipped",
+            status,
         };
         self.triggers.get_or_create(&labels).inc();
     }
@@ -265,8 +347,12 @@ impl Metrics {
 
 #[expect(
     clippy::cast_precision_loss,
-    reason = "milliseconds of a lag are far from 2^53"
+    reason = "milliseconds of any lag are far from 2^53"
 )]
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1_000.0
+}
+
 fn of_cluster(status: &StatusObject, node: &str) -> Registry {
     let mut registry = Registry::default();
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -281,13 +367,25 @@ fn of_cluster(status: &StatusObject, node: &str) -> Registry {
         undecided,
     );
     let lag: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
-    lag.set(status.cursor_lag_ms as f64 / 1_000.0);
+    lag.set(seconds(whole(status.cursor_lag_ms)));
     registry.register_with_unit(
         "scheduler_cursor_lag",
         "Age of the oldest instant that is not decided",
         Unit::Seconds,
         lag,
     );
+    let mut own = status.nodes.iter().filter(|live| live.node == node);
+    if let Some(ahead_ms) = own.find_map(|live| live.clock_ahead_ms) {
+        let skew: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
+        skew.set(seconds(ahead_ms));
+        registry.register_with_unit(
+            "scheduler_clock_skew",
+            "How far this node's clock was ahead of the middle one of the other nodes' (negative: behind) when \
+             it said so last, within a minute; an estimate, and not there while no other is known",
+            Unit::Seconds,
+            skew,
+        );
+    }
     let runs: Family<StateLabel, Gauge> = Family::default();
     for (state, count) in [
         ("PENDING", status.pending),

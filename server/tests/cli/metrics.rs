@@ -61,13 +61,32 @@ fn the_metrics_are_those_of_the_contract_and_only_for_those_with_a_token() {
     // The given token opens the same door.
     let text = wait_for("a fire and a look at the cluster", || {
         let text = get(url, "/metrics", &bearer(given));
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map_or(0, |value| value.trim().parse::<u64>().unwrap())
+        };
+        // All fires of the schedule had an instant, the trigger had none, and each run was claimed once.
+        // (One may come between two lines of a text, but not always.)
+        let fired = value("scheduler_job_trigger_total{job_id=\"good\",status=\"fired\"}");
+        let with_instant = value("scheduler_fire_lateness_seconds_count");
+        let claimed = value("scheduler_queue_seconds_count");
         (text.contains("{job_id=\"good\",status=\"success\"}")
-            && text.contains("\nscheduler_is_leader 1\n"))
-        .then_some(text)
+            && text.contains("\nscheduler_is_leader 1\n")
+            && fired == with_instant
+            && claimed == fired + 1
+            && value("scheduler_leader_changes_total") >= 1)
+            .then_some(text)
     });
     assert!(text.contains("content-type: application/openmetrics-text; version=1.0.0"));
     for line in [
         "# TYPE scheduler_job_trigger counter",
+        "scheduler_job_trigger_total{job_id=\"bad\",status=\"fired\"} 1",
+        "# TYPE scheduler_fire_lateness_seconds histogram",
+        "# TYPE scheduler_queue_seconds histogram",
+        "scheduler_runs_lost_total 0",
+        "scheduler_late_results_total 0",
+        "scheduler_fenced_writes_total{op=\"lead\"}",
+        "scheduler_fenced_writes_total{op=\"work\"}",
         "scheduler_job_trigger_total{job_id=\"bad\",status=\"failed\"} 1",
         "# TYPE scheduler_job_latency_seconds histogram",
         "scheduler_job_latency_seconds_count{job_id=\"bad\"} 1",
@@ -81,4 +100,6 @@ fn the_metrics_are_those_of_the_contract_and_only_for_those_with_a_token() {
         assert!(text.contains(&format!("\n{line}")), "{line}\n{text}");
     }
     assert!(text.ends_with("# EOF\n"));
+    // (A node alone has nobody to compare its clock with.)
+    assert!(!text.contains("scheduler_clock_skew_seconds"), "{text}");
 }
