@@ -53,7 +53,8 @@ impl Metered {
 
     /// Counts what a transaction did, or why it did nothing.
     fn count(&self, txn: &Txn, outcome: &TxnOutcome) {
-        let tell = |did: Did<'_>| self.metrics.did(&did, self.env.wall_ms());
+        let now_ms = self.env.wall_ms();
+        let tell = |did: Did<'_>| self.metrics.did(&did, now_ms);
         match outcome {
             TxnOutcome::Applied { chosen, .. } => self.reader.applied(txn, chosen, tell),
             TxnOutcome::Conflict { seen } => self.reader.refused(txn, seen, tell),
@@ -117,7 +118,13 @@ impl CoordinationBackend for Metered {
             TxnOutcome::Applied { .. } => "ok",
             TxnOutcome::Conflict { .. } => "conflict",
         });
-        let outcome = call.await?;
+        let sent = self
+            .metrics
+            .doubts
+            .sent("commit", &[], std::slice::from_ref(txn));
+        let answer = call.await;
+        sent.answered(&answer, |outcome| outcome.applied().is_some());
+        let outcome = answer?;
         self.count(txn, &outcome);
         Ok(outcome)
     }
@@ -132,7 +139,15 @@ impl CoordinationBackend for Metered {
             BatchOutcome::Judged { .. } => "ok",
             BatchOutcome::GuardFailed { .. } => "conflict",
         });
-        let outcome = call.await?;
+        let sent = self.metrics.doubts.sent("commit_batch", guard, txns);
+        let answer = call.await;
+        sent.answered(&answer, |outcome| match outcome {
+            BatchOutcome::Judged { outcomes, .. } => {
+                outcomes.iter().any(|outcome| outcome.applied().is_some())
+            }
+            BatchOutcome::GuardFailed { .. } => false,
+        });
+        let outcome = answer?;
         match &outcome {
             BatchOutcome::Judged { outcomes, .. } => {
                 for (txn, outcome) in txns.iter().zip(outcomes) {
@@ -140,7 +155,8 @@ impl CoordinationBackend for Metered {
                 }
             }
             BatchOutcome::GuardFailed { seen } => {
-                let tell = |did: Did<'_>| self.metrics.did(&did, self.env.wall_ms());
+                let now_ms = self.env.wall_ms();
+                let tell = |did: Did<'_>| self.metrics.did(&did, now_ms);
                 self.reader.fenced(guard, seen, tell);
             }
         }
@@ -199,6 +215,7 @@ mod tests {
     use punctual::env::TokioEnv;
     use punctual::keys::{AttemptKey, Keys};
     use punctual_memory::MemoryBackend;
+    use punctual_tests::unsteady::{Mood, Unsteady};
 
     use super::*;
 
@@ -342,5 +359,47 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
+    }
+
+    /// A transaction whose answer is lost is in doubt until it is made again, and is not counted as
+    /// having fired: its repeat finds the run there.
+    #[tokio::test]
+    async fn a_lost_answer_is_in_doubt_until_the_repeat() {
+        let metrics = Arc::new(Metrics::new());
+        let env = TokioEnv::shared();
+        let inner = Arc::new(Unsteady::new(MemoryBackend::new(env.clone())));
+        let store = Metered::new(inner.clone(), Arc::clone(&metrics), "n", env);
+        let key = Keys::new("n").run(&AttemptKey {
+            partition: 1,
+            job: "a".into(),
+            run: "a@x".into(),
+            attempt: 1,
+        });
+        let run = [Txn::new()
+            .require(Requirement::Absent(key.clone()))
+            .put(key, "{}")];
+        let other = Txn::new().put("k", "v");
+        inner.set(Mood::Mumbling);
+        let lost = store.commit_batch(&[], &run).await;
+        assert!(matches!(lost, Err(BackendError::Unknown(_))), "{lost:?}");
+        let lost = store.commit(&other).await;
+        assert!(matches!(lost, Err(BackendError::Unknown(_))), "{lost:?}");
+        let text = || {
+            let mut text = String::new();
+            encode_registry(&mut text, &metrics.registry).unwrap();
+            text
+        };
+        assert!(!text().contains("resolution="));
+        inner.set(Mood::Well);
+        assert!(store.commit_batch(&[], &run).await.is_ok());
+        assert!(store.commit(&other).await.is_ok());
+        for line in [
+            "scheduler_unknown_outcomes_total{op=\"commit_batch\",resolution=\"refused\"} 1\n",
+            "scheduler_unknown_outcomes_total{op=\"commit\",resolution=\"applied\"} 1\n",
+            "scheduler_job_trigger_total{job_id=\"a\",status=\"dedup\"} 1\n",
+        ] {
+            assert!(text().contains(line), "{line}{}", text());
+        }
+        assert!(!text().contains("status=\"fired\""));
     }
 }

@@ -5,6 +5,7 @@
 //! [`MAX_JOBS`] jobs have their own name; and a look at the cluster reads every job, so it is
 //! repeated only after [`REST`] times what it took.
 
+mod doubt;
 mod metered;
 mod written;
 
@@ -23,6 +24,7 @@ use prometheus_client::registry::{Registry, Unit};
 use punctual::control::{Control, StatusObject};
 use punctual::notify::Delivery;
 
+use doubt::Doubts;
 pub(crate) use metered::Metered;
 use written::Did;
 
@@ -104,6 +106,7 @@ pub(crate) struct Metrics {
     late_results: Counter,
     leads: Counter,
     fenced: Family<OpLabel, Counter>,
+    doubts: Doubts,
     jobs: Mutex<HashSet<String>>,
     cluster: tokio::sync::Mutex<Option<Look>>,
 }
@@ -205,6 +208,14 @@ impl Metrics {
             "Requests of this node that were refused because its term (lead) or session (work) was over",
             fenced.clone(),
         );
+        let doubts = Doubts::default();
+        registry.register(
+            "scheduler_unknown_outcomes",
+            "Transactions of this node of which it did not hear what became of them, by how it found out: it \
+             made the same one again, which was applied, or refused (most often because the first one had \
+             been applied); given_up: it did not within a minute",
+            doubts.resolved.clone(),
+        );
         registry.register(
             "scheduler_build",
             "What runs here",
@@ -227,6 +238,7 @@ impl Metrics {
             late_results,
             leads,
             fenced,
+            doubts,
             jobs: Mutex::default(),
             cluster: tokio::sync::Mutex::new(None),
         }
@@ -316,6 +328,7 @@ impl Metrics {
         node: &str,
     ) -> Result<String, std::fmt::Error> {
         let cluster = self.look(control, node).await;
+        self.doubts.expire(Instant::now());
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &cluster)?;

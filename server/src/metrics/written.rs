@@ -73,12 +73,11 @@ impl Reader {
     /// What a transaction did that was applied, with these choices.
     pub(super) fn applied(&self, txn: &Txn, chosen: &[bool], mut tell: impl FnMut(Did<'_>)) {
         // (Whoever takes a step requires the very record that it writes anew; who makes one does not.)
-        let consumed = || {
-            txn.require.iter().filter_map(|required| match required {
-                Requirement::Modified(key, _) => Some(key),
-                _ => None,
-            })
-        };
+        let consumed = txn.require.iter().filter_map(|required| match required {
+            Requirement::Modified(key, _) => Some(key),
+            _ => None,
+        });
+        let consumed: Vec<&Key> = consumed.collect();
         let mut chosen = chosen.iter();
         for op in &txn.ops {
             let made = match op {
@@ -97,7 +96,7 @@ impl Reader {
                 if *key == self.leader {
                     tell(Did::Led);
                 } else if let Some(at) = self.keys.parse_attempt(key) {
-                    let is_new = || consumed().all(|consumed| consumed != key);
+                    let is_new = !consumed.contains(&key);
                     self.attempt((key, &at), value, is_new, &mut tell);
                 }
             }
@@ -108,13 +107,13 @@ impl Reader {
         &self,
         (key, at): (&Key, &AttemptKey),
         value: &[u8],
-        is_new: impl Fn() -> bool,
+        is_new: bool,
         tell: &mut impl FnMut(Did<'_>),
     ) {
         let job = at.job.as_str();
         if self.runs.contains(key) {
             // (A part is made of a run, and no run itself.)
-            let fires = at.attempt == 1 && part_of(&at.run).is_none() && is_new();
+            let fires = at.attempt == 1 && part_of(&at.run).is_none() && is_new;
             let Ok(alive) = decode::<Alive>(value) else {
                 return;
             };
