@@ -122,6 +122,7 @@ impl Server {
             .map_err(Failure::usage)?
             .with_spool(Arc::new(spool))
             .with_notifier(Arc::clone(&webhooks) as Arc<dyn Notifier>);
+        metrics.show(node.vitals());
         let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (mut tokens, token, is_new) = data.tokens()?;
         tokens.extend(given_token);

@@ -10,7 +10,7 @@ mod metered;
 mod written;
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,6 +23,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use punctual::control::{Control, StatusObject};
 use punctual::notify::Delivery;
+use punctual::vitals::Vitals;
 
 use doubt::Doubts;
 pub(crate) use metered::Metered;
@@ -107,6 +108,8 @@ pub(crate) struct Metrics {
     leads: Counter,
     fenced: Family<OpLabel, Counter>,
     doubts: Doubts,
+    /// There once the node is.
+    vitals: OnceLock<Arc<Vitals>>,
     jobs: Mutex<HashSet<String>>,
     cluster: tokio::sync::Mutex<Option<Look>>,
 }
@@ -239,9 +242,16 @@ impl Metrics {
             leads,
             fenced,
             doubts,
+            vitals: OnceLock::new(),
             jobs: Mutex::default(),
             cluster: tokio::sync::Mutex::new(None),
         }
+    }
+
+    /// Shows what the node shows.
+    pub(crate) fn show(&self, vitals: Arc<Vitals>) {
+        // (A node is made once.)
+        let _ = self.vitals.set(vitals);
     }
 
     /// An execution ended.
@@ -332,6 +342,9 @@ impl Metrics {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &cluster)?;
+        if let Some(vitals) = self.vitals.get() {
+            encode_registry(&mut text, &of_node(vitals))?;
+        }
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -366,9 +379,39 @@ fn seconds(ms: i64) -> f64 {
     ms as f64 / 1_000.0
 }
 
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What the node itself shows at this moment.
+fn of_node(vitals: &Vitals) -> Registry {
+    let mut registry = Registry::default();
+    let slots: Family<StateLabel, Gauge> = Family::default();
+    for (state, count) in [("busy", vitals.busy()), ("free", vitals.free())] {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        slots.get_or_create(&StateLabel { state }).set(count);
+    }
+    registry.register(
+        "scheduler_slots",
+        "How many runs this node has or is claiming (busy), and how many more it would take (free)",
+        slots,
+    );
+    if let Some(age_ms) = vitals.tick_age_ms() {
+        let age: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
+        age.set(seconds(whole(age_ms)));
+        registry.register_with_unit(
+            "scheduler_tick_age",
+            "For how long the loop that fires has not turned, which it does twice a second unless the store \
+             does not answer; only while this node leads",
+            Unit::Seconds,
+            age,
+        );
+    }
+    registry
+}
+
 fn of_cluster(status: &StatusObject, node: &str) -> Registry {
     let mut registry = Registry::default();
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let leads: Gauge = Gauge::default();
     leads.set(i64::from(status.leader.as_deref() == Some(node)));
     registry.register("scheduler_is_leader", "1: this node leads", leads);
@@ -436,5 +479,49 @@ mod tests {
             assert!(text.contains(&line), "{line}");
         }
         assert!(!text.contains("job-1000"));
+    }
+
+    /// The skew is this node's own, and is not there when nothing is known of it: 0 would say that the
+    /// clock is right.
+    #[test]
+    fn the_skew_is_that_of_this_node_if_it_is_known() {
+        let node = |node: &str, ahead_ms: Option<i64>| {
+            serde_json::json!({
+                "node": node, "incarnation": "0123456789abcdef", "leader": node == "b",
+                "slots": 1, "queues": [], "handlers": [], "since": "", "address": null,
+                "clock_ahead_ms": ahead_ms,
+            })
+        };
+        let status: StatusObject = serde_json::from_value(serde_json::json!({
+            "store": "", "cluster_id": "c", "tzdb": "", "leader": "b", "term": 1, "jobs": 0,
+            "nodes": [node("a", Some(-250)), node("b", Some(1_500)), node("c", None)],
+            "pending": 0, "locked": 0, "running": 0, "undecided_instants": 0, "cursor_lag_ms": 0,
+        }))
+        .unwrap();
+        let text = |node: &str| {
+            let mut text = String::new();
+            encode_registry(&mut text, &of_cluster(&status, node)).unwrap();
+            text
+        };
+        assert!(text("a").contains("scheduler_clock_skew_seconds -0.25\n"));
+        assert!(text("b").contains("scheduler_clock_skew_seconds 1.5\n"));
+        assert!(text("b").contains("scheduler_is_leader 1\n"));
+        assert!(!text("c").contains("scheduler_clock_skew"));
+    }
+
+    #[tokio::test]
+    async fn slots_are_shown_and_no_tick_where_nobody_leads() {
+        let vitals = Vitals::new(punctual::env::TokioEnv::shared(), 4);
+        let mut text = String::new();
+        encode_registry(&mut text, &of_node(&vitals)).unwrap();
+        assert!(
+            text.contains("scheduler_slots{state=\"busy\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("scheduler_slots{state=\"free\"} 4\n"),
+            "{text}"
+        );
+        assert!(!text.contains("scheduler_tick_age"), "{text}");
     }
 }

@@ -84,6 +84,8 @@ fn the_metrics_are_those_of_the_contract_and_only_for_those_with_a_token() {
         "# TYPE scheduler_fire_lateness_seconds histogram",
         "# TYPE scheduler_queue_seconds histogram",
         "scheduler_runs_lost_total 0",
+        "# TYPE scheduler_slots gauge",
+        "# TYPE scheduler_tick_age_seconds gauge",
         "scheduler_late_results_total 0",
         "scheduler_fenced_writes_total{op=\"lead\"}",
         "scheduler_fenced_writes_total{op=\"work\"}",
