@@ -24,6 +24,9 @@ pub enum Mood {
     Mumbling,
     /// Rejects transactions of more than so many bytes.
     Narrow(usize),
+    /// Does not answer in time for a page of more than so many entries, nor for a transaction that
+    /// requires more than so much.
+    Slow(usize),
 }
 
 /// A memory store with moods.
@@ -91,14 +94,21 @@ impl CoordinationBackend for Unsteady {
         limit: PageLimit,
         at: Option<Revision>,
     ) -> BackendResult<Page> {
-        self.check()?;
-        self.store.range(span, limit, at).await
+        match self.check()? {
+            Mood::Slow(most) if limit.entries > most => {
+                Err(BackendError::Unavailable("no answer in time".into()))
+            }
+            _ => self.store.range(span, limit, at).await,
+        }
     }
 
     async fn commit(&self, txn: &Txn) -> BackendResult<TxnOutcome> {
         self.commits.fetch_add(1, Ordering::SeqCst);
         let mood = self.check()?;
         fits(mood, std::slice::from_ref(txn))?;
+        if matches!(mood, Mood::Slow(most) if txn.require.len() > most) {
+            return Err(BackendError::Unknown("no answer".into()));
+        }
         self.write(mood, self.store.commit(txn).await)
     }
 

@@ -2,6 +2,9 @@
 //!
 //! Everything is checked before the first write. Then the jobs are written in atomic groups,
 //! partition by partition; an apply that is interrupted is finished by doing it again.
+//!
+//! What it costs follows from the jobs that are named, not from those that stand beside them (with
+//! `prune`, which looks for these, from both).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +29,15 @@ type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
 enum Wanted<'a> {
     Put(&'a JobSpec),
     Delete(String),
+}
+
+impl Wanted<'_> {
+    fn id(&self) -> &str {
+        match self {
+            Self::Put(spec) => &spec.id,
+            Self::Delete(id) => id,
+        }
+    }
 }
 
 impl Control {
@@ -90,7 +102,11 @@ impl Control {
             if ours.is_empty() && !prune {
                 continue;
             }
-            let mut partition = Partition::load(&self.store, &self.keys, number).await?;
+            let (store, keys) = (&self.store, &self.keys);
+            let mut partition = match prune {
+                true => Partition::load(store, keys, number).await?,
+                false => Partition::load_for(store, keys, number, ours.len()).await?,
+            };
             let mut wanted: Vec<Wanted<'_>> = ours.iter().copied().map(Wanted::Put).collect();
             if prune {
                 let kept: BTreeSet<&str> = ours.iter().map(|spec| spec.id.as_str()).collect();
@@ -118,7 +134,10 @@ impl Control {
         write: bool,
         report: &mut ApplyReport,
     ) -> Result<(), ControlError> {
+        let (store, keys) = (&self.store, &self.keys);
+        let ids: Vec<&str> = group.iter().map(Wanted::id).collect();
         for _ in 0..MAX_CONFLICTS {
+            partition.look_at(store, keys, &ids).await?;
             let now_ms = if write {
                 self.change_ms().await?
             } else {
@@ -146,19 +165,11 @@ impl Control {
                     return Ok(());
                 }
                 Made::Before => {
-                    let number = partition.heads.partition;
-                    *partition = Partition::load(&self.store, &self.keys, number).await?;
+                    partition.read_anew(store, keys).await?;
                     report.add(part);
                     return Ok(());
                 }
-                Made::Not(heads) => {
-                    let number = heads.partition;
-                    if heads.changes_revision == partition.heads.changes_revision {
-                        partition.moved_on(&self.store, &self.keys, heads).await?;
-                    } else {
-                        *partition = Partition::load(&self.store, &self.keys, number).await?;
-                    }
-                }
+                Made::Not(heads) => partition.catch_up(store, keys, heads).await?,
             }
         }
         Err(busy())

@@ -81,7 +81,8 @@ impl Growth {
     }
 }
 
-/// Which jobs have grown, and how far the sweep has come.
+/// Which jobs have grown, and how far the sweep has come. Of jobs that are deleted nothing is kept
+/// beyond the next sweep, so that this is bounded by the jobs that exist.
 #[derive(Debug)]
 struct Retention {
     grown: BTreeMap<String, Growth>,
@@ -151,6 +152,11 @@ impl Retention {
             }
             // Not before: a job whose history could not be read stays due.
             self.due.pop_front();
+            if definition == UNKNOWN || history.is_none() {
+                // It is gone, or its bounds are to be read again: perhaps somebody mends them.
+                self.grown.remove(job);
+                continue;
+            }
             let growth = Growth {
                 bounds: Some((definition, history)),
                 ..Growth::default()
@@ -163,13 +169,50 @@ impl Retention {
             // (A sweep over very many jobs takes longer, and is not begun anew.)
             self.sweep.get_or_insert(context.keys.all_done());
             self.sweep_at_ms = now_ms + SWEEP_MS;
-            forget_deleted(context, authority).await?;
+            self.forget_deleted(context, authority).await?;
             forget_triggers(context, authority).await?;
             drop_old_definitions(context, authority).await?;
         }
         for _ in 0..SWEPT_A_TICK {
             let Some(rest) = &self.sweep else { break };
             self.sweep = sweep_page(context, authority, rest).await?;
+        }
+        Ok(())
+    }
+
+    /// A deleted job is remembered for a day; then its definitions go too, unless runs still need them.
+    /// Here its growth is forgotten at once: what ends of it later is forgotten the next time.
+    async fn forget_deleted(
+        &mut self,
+        context: &LeaderContext,
+        authority: &Authority,
+    ) -> BackendResult<()> {
+        let (store, keys) = (&context.store, &context.keys);
+        let (gone, _) = store.list(&keys.all_gone(), None).await?;
+        for entry in gone {
+            let Some((partition, job)) = keys.parse_gone(&entry.key) else {
+                continue;
+            };
+            // (One that is due is pruned first.)
+            if self.grown.get(&job).is_some_and(|growth| !growth.is_due) {
+                self.grown.remove(&job);
+            }
+            let Ok(record) = decode::<GoneRecord>(&entry.value) else {
+                continue;
+            };
+            if context.clock.now_ms().saturating_sub(record.deleted_ms) < GONE_MS {
+                continue;
+            }
+            let (defs, _) = store.list(&keys.defs_of(partition, &job), None).await?;
+            let txn = Txn::new()
+                .require(Requirement::Modified(entry.key.clone(), entry.modified))
+                .require(Requirement::Absent(keys.job(partition, &job)))
+                .require(Requirement::Empty(keys.runs_of(partition, &job)));
+            let txn = defs
+                .into_iter()
+                .take(DELETES_A_REQUEST)
+                .fold(txn, |txn, def| txn.delete(def.key));
+            let _ = authority.commit(&[txn.delete(entry.key)]).await?;
         }
         Ok(())
     }
@@ -391,34 +434,6 @@ fn victims(
     victims.into_iter().collect()
 }
 
-/// A deleted job is remembered for a day; then its definitions go too, unless runs still need them.
-async fn forget_deleted(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
-    let (store, keys) = (&context.store, &context.keys);
-    let (gone, _) = store.list(&keys.all_gone(), None).await?;
-    for entry in gone {
-        let Some((partition, job)) = keys.parse_gone(&entry.key) else {
-            continue;
-        };
-        let Ok(record) = decode::<GoneRecord>(&entry.value) else {
-            continue;
-        };
-        if context.clock.now_ms().saturating_sub(record.deleted_ms) < GONE_MS {
-            continue;
-        }
-        let (defs, _) = store.list(&keys.defs_of(partition, &job), None).await?;
-        let txn = Txn::new()
-            .require(Requirement::Modified(entry.key.clone(), entry.modified))
-            .require(Requirement::Absent(keys.job(partition, &job)))
-            .require(Requirement::Empty(keys.runs_of(partition, &job)));
-        let txn = defs
-            .into_iter()
-            .take(DELETES_A_REQUEST)
-            .fold(txn, |txn, def| txn.delete(def.key));
-        let _ = authority.commit(&[txn.delete(entry.key)]).await?;
-    }
-    Ok(())
-}
-
 /// The keys of triggers are remembered for a day.
 async fn forget_triggers(context: &LeaderContext, authority: &Authority) -> BackendResult<()> {
     let (store, keys) = (&context.store, &context.keys);
@@ -475,78 +490,5 @@ async fn drop_old_definitions(context: &LeaderContext, authority: &Authority) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::duration::Millis;
-
-    fn record(run: &str, state: RunState, ended_ms: i64) -> (AttemptKey, RunRecord) {
-        let json = serde_json::json!({
-            "job": "j", "run": run, "attempt": 1, "kind": "scheduled", "scheduled_ms": 0,
-            "job_uid": 1, "generation": 1, "queue": "default", "needs": "command",
-            "deadline_ms": 0, "state": state, "not_before_ms": 0, "created_ms": 0,
-            "ended_ms": ended_ms,
-        });
-        let key = AttemptKey {
-            partition: 0,
-            job: "j".into(),
-            run: run.into(),
-            attempt: 1,
-        };
-        (key, serde_json::from_value(json).unwrap())
-    }
-
-    #[test]
-    fn the_newest_of_each_kind_are_kept_and_nothing_too_old() {
-        let history = HistorySpec {
-            keep_success: 2,
-            keep_failed: 1,
-            keep_skipped: 5,
-            keep_for: Millis::from_secs(100),
-        };
-        let records = [
-            record("s1", RunState::Success, 910_000),
-            record("s3", RunState::Success, 930_000),
-            record("s2", RunState::Success, 920_000),
-            record("f1", RunState::Failed, 915_000),
-            record("f2", RunState::Failed, 925_000),
-            record("k1", RunState::Skipped, 899_999),
-            record("k2", RunState::Skipped, 900_000),
-        ];
-        let mut runs: Vec<String> = victims(records.into_iter(), &history, 1_000_000)
-            .into_iter()
-            .map(|key| key.run)
-            .collect();
-        runs.sort();
-        assert_eq!(runs, ["f1", "k1", "s1"]);
-    }
-
-    #[test]
-    fn the_last_attempt_of_a_run_goes_with_or_after_those_before_it() {
-        let history = HistorySpec {
-            keep_success: 1,
-            keep_failed: 10,
-            keep_skipped: 5,
-            keep_for: Millis::from_secs(1_000),
-        };
-        let attempt = |run: &str, attempt: u32, state, ended_ms| {
-            let (key, record) = record(run, state, ended_ms);
-            (AttemptKey { attempt, ..key }, record)
-        };
-        let records = [
-            attempt("old", 1, RunState::Failed, 910_000),
-            // Its clock was behind.
-            attempt("old", 2, RunState::Failed, 909_000),
-            attempt("old", 3, RunState::Success, 911_000),
-            attempt("new", 1, RunState::Failed, 912_000),
-            attempt("new", 2, RunState::Success, 913_000),
-        ];
-        let gone: Vec<(String, u32)> = victims(records.into_iter(), &history, 1_000_000)
-            .into_iter()
-            .map(|key| (key.run, key.attempt))
-            .collect();
-        assert_eq!(
-            gone,
-            [("old".into(), 1), ("old".into(), 2), ("old".into(), 3)]
-        );
-    }
-}
+#[path = "retain_tests.rs"]
+mod tests;

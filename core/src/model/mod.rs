@@ -414,4 +414,6 @@ impl Model {
 }
 
 #[cfg(test)]
+pub(crate) mod shell_tests;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! Few large pages are much cheaper than many small ones: for each page etcd counts all keys up to
 //! the end of the span, so that small pages cost it the square of the span's length. But a page must
 //! come in time on a slow line as well. So the first page is small, and the next ones are as large as
-//! what came lets expect to be in time.
+//! what came lets expect to be in time; when one fails all the same, the rest comes in small ones.
 
 use crate::backend::{Entry, PageLimit};
 
@@ -13,8 +13,43 @@ const MOST_ENTRIES: u64 = 50_000;
 /// By the last one's pace a page takes at most this part of the time that it has.
 const PART_OF_TIMEOUT: u64 = 4;
 
+/// The limits of a listing's pages, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    limit: PageLimit,
+    /// A large page did not come: this line is not what its pace promised.
+    small_for_good: bool,
+}
+
+impl Pages {
+    /// Of the page that is asked for next, by somebody who has use for so many entries.
+    pub(super) fn limit(&self, enough: usize) -> PageLimit {
+        PageLimit {
+            entries: self.limit.entries.min(enough),
+            ..self.limit
+        }
+    }
+
+    /// It came, and took `took_ms` of `timeout_ms`.
+    pub(super) fn came(&mut self, page: &[Entry], took_ms: u64, timeout_ms: u64) {
+        if !self.small_for_good {
+            self.limit = next(page, took_ms, timeout_ms);
+        }
+    }
+
+    /// It did not come. Whether a smaller one can be asked for.
+    pub(super) fn failed(&mut self) -> bool {
+        let was_large = self.limit != PageLimit::default();
+        *self = Self {
+            small_for_good: true,
+            ..Self::default()
+        };
+        was_large
+    }
+}
+
 /// The limit of the page behind `last`, which took `took_ms` of `timeout_ms`.
-pub(super) fn next(last: &[Entry], took_ms: u64, timeout_ms: u64) -> PageLimit {
+fn next(last: &[Entry], took_ms: u64, timeout_ms: u64) -> PageLimit {
     let small = PageLimit::default();
     let size = |entry: &Entry| entry.key.len() + entry.value.len();
     let bytes = number(last.iter().map(size).sum());
@@ -72,5 +107,20 @@ mod tests {
         assert_eq!(next(&entries(2, 900_000), 100, 1_000).entries, 5);
         assert_eq!(next(&entries(1, 9_000_000), 900, 1_000).entries, 1);
         assert_eq!(next(&[], 1, 1_000).entries, 1_000);
+    }
+
+    #[test]
+    fn after_a_large_page_that_failed_all_are_small() {
+        let mut pages = Pages::default();
+        assert!(!pages.failed(), "there is nothing smaller than the first");
+        let mut pages = Pages::default();
+        pages.came(&entries(1_000, 300), 10, 2_000);
+        assert!(pages.limit(usize::MAX).entries > 1_000);
+        assert_eq!(pages.limit(7).entries, 7);
+        assert!(pages.failed());
+        assert_eq!(pages.limit(usize::MAX), PageLimit::default());
+        pages.came(&entries(1_000, 300), 10, 2_000);
+        assert_eq!(pages.limit(usize::MAX), PageLimit::default());
+        assert!(!pages.failed());
     }
 }

@@ -13,12 +13,12 @@ use tokio::sync::watch;
 
 use crate::backend::{
     BackendError, BackendExt, BackendResult, BatchOutcome, CoordinationBackend, Entry, Key, Lease,
-    LeaseId, Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
+    LeaseId, Page, PageLimit, Requirement, Revision, Seen, Span, Txn, TxnOutcome, Watch,
 };
 use crate::env::{SharedEnv, timeout};
 
 use super::outage::{self, Kind, Outage};
-use super::paging;
+use super::paging::Pages;
 
 /// So many keys are looked up in one request; a store takes 128 requirements.
 const KEYS_A_REQUEST: usize = 64;
@@ -130,23 +130,38 @@ impl Store {
             .await
     }
 
-    /// Many keys, in their order, with few requests. A transaction that requires them absent has nothing
-    /// to do when they are, and is told what stands there when they are not. How large the answer will
-    /// be nobody knows before: what does not come in time is asked for in halves.
+    /// Many keys, in their order, with few requests.
     ///
     /// # Errors
-    /// As [`CoordinationBackend::commit`]; none of them means that anything was written.
-    pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Vec<Option<Entry>>> {
-        let mut found = Vec::with_capacity(keys.len());
+    /// As [`Store::look_each`].
+    pub async fn get_each(&self, keys: &[Key]) -> BackendResult<Seen> {
+        let absent = keys.iter().cloned().map(Requirement::Absent);
+        self.look_each(&absent.collect::<Vec<_>>()).await
+    }
+
+    /// What stands where each of these looks, in their order, with few requests; for
+    /// [`Requirement::Absent`] and [`Requirement::Empty`] only. A transaction that requires them has
+    /// nothing to do when they hold, and is told what stands there when they do not. How large the
+    /// answer will be nobody knows before: what does not come in time is asked for in halves. A later
+    /// request sees the store as it is then, not as the first one saw it.
+    ///
+    /// # Errors
+    /// As [`CoordinationBackend::range`]: nothing is written, so none is [`BackendError::Unknown`].
+    pub async fn look_each(&self, places: &[Requirement]) -> BackendResult<Seen> {
+        let mut found = Vec::with_capacity(places.len());
         let mut most = KEYS_A_REQUEST;
-        while found.len() < keys.len() {
-            let left = &keys[found.len()..];
+        while found.len() < places.len() {
+            let left = &places[found.len()..];
             let some = &left[..most.min(left.len())];
-            let absent = |txn: Txn, key: &Key| txn.require(Requirement::Absent(key.clone()));
-            match self.try_commit(&some.iter().fold(Txn::new(), absent)).await {
+            let look = Txn {
+                require: some.to_vec(),
+                ops: Vec::new(),
+            };
+            match self.try_commit(&look).await {
                 Ok(TxnOutcome::Conflict { seen }) => found.extend(seen),
                 Ok(TxnOutcome::Applied { .. }) => found.extend(some.iter().map(|_| None)),
                 Err(error) if error.is_transient() && some.len() > 1 => most = some.len() / 2,
+                Err(BackendError::Unknown(why)) => return Err(BackendError::Unavailable(why)),
                 Err(error) => return Err(error),
             }
         }
@@ -181,18 +196,45 @@ impl Store {
         span: &Span,
         at: Option<Revision>,
     ) -> BackendResult<(Vec<Entry>, Revision)> {
-        let mut entries = Vec::new();
-        let mut rest = span.clone();
-        let (mut at, mut limit) = (at, PageLimit::default());
+        self.pages(span, at, usize::MAX).await
+    }
+
+    /// The same, or `None` when the span has more than `most` entries.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub async fn list_up_to(
+        &self,
+        span: &Span,
+        at: Option<Revision>,
+        most: usize,
+    ) -> BackendResult<Option<(Vec<Entry>, Revision)>> {
+        let (entries, revision) = self.pages(span, at, most).await?;
+        Ok((entries.len() <= most).then_some((entries, revision)))
+    }
+
+    /// Page after page, until there is no more, or more than `most`.
+    async fn pages(
+        &self,
+        span: &Span,
+        at: Option<Revision>,
+        most: usize,
+    ) -> BackendResult<(Vec<Entry>, Revision)> {
+        let (mut entries, mut rest) = (Vec::new(), span.clone());
+        let (mut at, mut pages) = (at, Pages::default());
         loop {
+            let enough = (most - entries.len()).saturating_add(1);
             let asked_ms = self.env.monotonic_ms();
-            let page = self.range(&rest, limit, at).await?;
+            let page = match self.range(&rest, pages.limit(enough), at).await {
+                Err(error) if error.is_transient() && pages.failed() => continue,
+                page => page?,
+            };
             let took_ms = self.env.monotonic_ms().saturating_sub(asked_ms);
             at = Some(page.revision);
-            limit = paging::next(&page.entries, took_ms, self.timeout_ms);
+            pages.came(&page.entries, took_ms, self.timeout_ms);
             entries.extend(page.entries);
             match entries.last() {
-                Some(last) if page.more => rest = span.after(&last.key),
+                Some(last) if page.more && entries.len() <= most => rest = span.after(&last.key),
                 _ => return Ok((entries, page.revision)),
             }
         }

@@ -1,7 +1,7 @@
 //! `jobs-1m`: what a million jobs cost the leader while they sleep, and what they add to a fire.
 //!
 //! The node is a process of its own, so that its memory and its processor time are its own. The cost
-//! of a fire is the processor time of the node over the fires of half a minute, idling included;
+//! of a fire is the processor time of the node over the fires of twenty seconds, idling included;
 //! it is compared with that of a node whose namespace has only the jobs that fire and a few more.
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::stage::{Audit, Namespace, Stage, Window, audit_of, each_second};
 /// Jobs that fire each second while the cost of a fire is taken.
 const FIRING: usize = 500;
 /// So long the cost is taken.
-const SECONDS: i64 = 30;
+const SECONDS: i64 = 20;
 /// So long the node is watched while nothing fires.
 const IDLE: Duration = Duration::from_secs(30);
 /// Jobs that are due in one and the same second.

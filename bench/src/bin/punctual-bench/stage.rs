@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use punctual::backend::CoordinationBackend;
 use punctual::bootstrap::bootstrap;
 use punctual::control::Control;
@@ -22,6 +23,8 @@ use crate::nodes::{HANDLER, connect};
 
 /// Long enough for any listing of a benchmark.
 const TIMEOUT_MS: u64 = 60_000;
+/// Partitions whose jobs are created at the same time.
+const PARTS_AT_ONCE: usize = 3;
 
 enum Source {
     Given,
@@ -193,12 +196,16 @@ impl Namespace {
             let partition = partition_of(&job.id, self.partitions);
             parts.entry(partition).or_default().push(job);
         }
-        let quiet = |_: usize, _: usize| {};
-        let mut done = 0;
-        for part in parts.into_values() {
-            done += part.len();
-            let applied = self.control.apply(part, false, &quiet).await;
+        let apply = |part: Vec<JobSpec>| async move {
+            let count = part.len();
+            let applied = self.control.apply(part, false, &|_, _| {}).await;
             applied.map_err(|error| format!("{error:?}"))?;
+            Ok::<usize, String>(count)
+        };
+        let mut applied = stream::iter(parts.into_values().map(apply)).buffered(PARTS_AT_ONCE);
+        let mut done = 0;
+        while let Some(count) = applied.try_next().await? {
+            done += count;
             progress(done);
         }
         Ok(())
