@@ -22,4 +22,5 @@ pub mod recipe;
 pub mod schedule;
 pub mod spool;
 pub mod time;
+pub mod vitals;
 pub mod worker;

@@ -32,6 +32,7 @@ use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::{Opened, Session};
 use crate::recipe::view::View;
 use crate::spool::Spool;
+use crate::vitals::Vitals;
 use crate::worker::{WorkerContext, work};
 
 /// How a node behaves. All times in milliseconds.
@@ -132,6 +133,7 @@ pub struct Node {
     executors: Arc<Executors>,
     spool: Option<Arc<dyn Spool>>,
     notifier: Option<Arc<dyn Notifier>>,
+    vitals: Arc<Vitals>,
     owner: Owner,
     config: NodeConfig,
 }
@@ -160,6 +162,7 @@ impl Node {
         };
         Ok(Self {
             clock: Arc::new(FireClock::unconfirmed(env.clone(), config.max_skew_ms)),
+            vitals: Arc::new(Vitals::new(env.clone(), slots(&config))),
             store: Store::new(backend, env, config.store_timeout_ms),
             keys: Keys::new(&config.namespace),
             executors: Arc::new(executors),
@@ -196,6 +199,12 @@ impl Node {
     #[must_use]
     pub fn clock(&self) -> Arc<FireClock> {
         self.clock.clone()
+    }
+
+    /// What the node shows of itself while it runs.
+    #[must_use]
+    pub fn vitals(&self) -> Arc<Vitals> {
+        self.vitals.clone()
     }
 
     /// Lives until `shutdown` fires, then resigns, drains and leaves. A store that is away is
@@ -266,13 +275,14 @@ impl Node {
             spool: self.spool.clone(),
             clock: self.clock.clone(),
             owner: self.owner.clone(),
-            slots: usize::try_from(self.config.slots).unwrap_or(usize::MAX),
+            slots: slots(&self.config),
             queues: self.config.queues.clone(),
             kill_grace_ms: self.config.kill_grace_ms,
             lost_grace_ms: self.config.lost_grace_ms,
             drain_timeout_ms: self.config.drain_timeout_ms,
             relist_ms: self.config.relist_ms,
             drained,
+            vitals: self.vitals.clone(),
         }
     }
 
@@ -367,6 +377,7 @@ impl Node {
                 takeover_ms: self.config.overdue_takeover_ms,
                 max_skew_ms: self.config.max_skew_ms,
             },
+            vitals: self.vitals.clone(),
         };
         let candidate = Candidate {
             owner: self.owner.clone(),
@@ -397,6 +408,10 @@ impl Node {
             let _ = race(shutdown.cancelled(), env.sleep(Duration::from_secs(1))).await;
         }
     }
+}
+
+fn slots(config: &NodeConfig) -> usize {
+    usize::try_from(config.slots).unwrap_or(usize::MAX)
 }
 
 /// Completes when the session is gone: the store said so, or whoever used it found out.

@@ -84,6 +84,7 @@ impl Server {
             Arc::clone(&opened.backend),
             Arc::clone(&metrics),
             &settings.namespace,
+            Arc::clone(&env),
         ));
         let listener = listen(config.listen, any_port).await?;
         let address = listener
@@ -121,6 +122,7 @@ impl Server {
             .map_err(Failure::usage)?
             .with_spool(Arc::new(spool))
             .with_notifier(Arc::clone(&webhooks) as Arc<dyn Notifier>);
+        metrics.show(node.vitals());
         let control = Control::with_clock(backend, env, &namespace, node.clock());
         let (mut tokens, token, is_new) = data.tokens()?;
         tokens.extend(given_token);

@@ -24,6 +24,7 @@ use punctual::leader::overdue::Policy;
 use punctual::recipe::retry::Store;
 use punctual::recipe::session::{Opened, Session};
 use punctual::recipe::view::ViewEvent;
+use punctual::vitals::Vitals;
 use punctual_memory::MemoryBackend;
 use punctual_tests::manual::ManualEnv;
 
@@ -72,6 +73,7 @@ async fn stage() -> Stage {
             takeover_ms: 0,
             max_skew_ms: 2_000,
         },
+        vitals: Arc::new(Vitals::new(env.shared(), 0)),
     };
     Stage {
         authority: Authority::new(store, Arc::new(session)),

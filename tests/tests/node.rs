@@ -79,3 +79,70 @@ async fn s01_shutdown_twice_and_from_eight_tasks_at_once() {
         0
     );
 }
+
+/// A node shows how many of its slots are taken, and that its leader's loop turns, for as long as
+/// it leads and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_shows_its_slots_and_that_its_leader_turns() {
+    let env = TokioEnv::shared();
+    let backend = MemoryBackend::new(env.clone());
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut executors = Executors::default();
+    let waits = {
+        let gate = gate.clone();
+        move |_: RunContext| {
+            let gate = gate.clone();
+            async move {
+                gate.acquire().await.unwrap().forget();
+                Ok::<(), String>(())
+            }
+        }
+    };
+    executors.handlers.insert("waits".into(), Arc::new(waits));
+    let config = NodeConfig {
+        slots: 3,
+        ..NodeConfig::default()
+    };
+    let control = Control::new(Arc::new(backend.clone()), env.clone(), &config.namespace);
+    let node = Node::new(Arc::new(backend), env, executors, config).unwrap();
+    let vitals = node.vitals();
+    assert_eq!((vitals.busy(), vitals.free()), (0, 3));
+    assert_eq!(vitals.tick_age_ms(), None, "it does not lead yet");
+    let (stop, stopping) = Canceller::new();
+    let life = tokio::spawn(node.run(stopping));
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        for _ in 0..1_000 {
+            if holds() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{what}: {vitals:?}");
+    };
+
+    let job = JobSpec::handler("waits", "waits").cron("* * * * * *");
+    let mut applied = control.apply(vec![job.clone()], false, &|_, _| {}).await;
+    while applied.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        applied = control.apply(vec![job.clone()], false, &|_, _| {}).await;
+    }
+    until("as many runs as slots", &|| vitals.free() == 0).await;
+    assert_eq!(vitals.busy(), 3);
+    // An idle loop turns twice a second; whoever looks for a second sees it young, but not always zero.
+    let mut ages = Vec::new();
+    for _ in 0..100 {
+        ages.push(vitals.tick_age_ms().expect("it leads"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(ages.iter().any(|age| *age < 250), "{ages:?}");
+    assert!(ages.windows(2).any(|two| two[1] > two[0]), "{ages:?}");
+    assert!(ages.windows(2).any(|two| two[1] < two[0]), "{ages:?}");
+
+    stop.stop(StopCause::Cancelled);
+    until("it resigns", &|| vitals.tick_age_ms().is_none()).await;
+    assert_eq!(vitals.busy(), 3, "they run still");
+    gate.add_permits(3);
+    let ended = tokio::time::timeout(Duration::from_secs(30), life).await;
+    assert_eq!(ended.expect("the node ends").unwrap(), Ok(()));
+    assert_eq!(vitals.busy(), 0);
+}

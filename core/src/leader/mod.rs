@@ -37,6 +37,7 @@ use crate::notify::Notifier;
 use crate::plan::plan;
 use crate::recipe::retry::{Backoff, Store};
 use crate::recipe::session::Session;
+use crate::vitals::Vitals;
 
 use authority::{Authority, Ruling};
 use fire::{Fire, Verdict};
@@ -64,6 +65,8 @@ pub struct LeaderContext {
     pub notifier: Option<Arc<dyn Notifier>>,
     /// When a standby deposes the leader.
     pub takeover: Policy,
+    /// What the node shows of itself.
+    pub vitals: Arc<Vitals>,
 }
 
 /// So many partitions share a request.
@@ -80,6 +83,7 @@ const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// Leads until the lead is lost, with what `outlook` knows already. Comes back only then (or when
 /// the store is broken).
 pub async fn lead(context: &LeaderContext, outlook: &mut Outlook, session: Arc<Session>) {
+    let _leading = context.vitals.lead();
     let authority = Authority::new(context.store.clone(), session.clone());
     let (notices, inbox) = mpsc::unbounded_channel();
     let env = context.store.env();
@@ -175,6 +179,7 @@ async fn fire_due(
     // committed all the same, the next plan conflicts, and they are read anew.
     let mut away: BTreeSet<u16> = BTreeSet::new();
     loop {
+        context.vitals.tick();
         while flying.len() < REQUESTS_IN_FLIGHT {
             let fires = prepare(context, partitions, &away).await?;
             if fires.is_empty() {

@@ -14,6 +14,7 @@ use crate::leader::overdue::Policy;
 use crate::model::shell_tests::Shell;
 use crate::recipe::retry::Store;
 use crate::recipe::session::{Opened, Session};
+use crate::vitals::Vitals;
 
 fn record(run: &str, state: RunState, ended_ms: i64) -> (AttemptKey, RunRecord) {
     let json = serde_json::json!({
@@ -116,6 +117,7 @@ async fn stage() -> Stage {
             takeover_ms: 0,
             max_skew_ms: 2_000,
         },
+        vitals: Arc::new(Vitals::new(env.clone(), 0)),
     };
     Stage {
         control: Control::new(shell.clone(), env, "t"),

@@ -88,6 +88,7 @@ impl Worker {
             step.add(attempt.key.clone(), txn, record);
             self.held.insert(attempt.key, Held::new());
         }
+        self.show();
         step
     }
 

@@ -21,6 +21,7 @@ impl Worker {
         let last = deadline + 2 * self.context.kill_grace_ms + 10_000;
         let mut stopped = false;
         while !self.held.is_empty() && env.monotonic_ms() < last {
+            self.show();
             if !stopped && env.monotonic_ms() >= deadline {
                 stopped = true;
                 tracing::warn!(running = self.held.len(), "stopping what still runs");
@@ -36,5 +37,6 @@ impl Worker {
                 }
             }
         }
+        self.show();
     }
 }

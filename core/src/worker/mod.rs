@@ -42,6 +42,7 @@ use crate::recipe::retry::Store;
 use crate::recipe::session::{Session, Trust};
 use crate::recipe::view::{View, ViewEvent, forward};
 use crate::spool::Spool;
+use crate::vitals::Vitals;
 
 use definitions::{Definitions, Found};
 use execute::{Running, command_line, execute};
@@ -81,6 +82,8 @@ pub struct WorkerContext {
     pub relist_ms: u64,
     /// The nodes that operators have drained.
     pub drained: Drained,
+    /// What the node shows of itself.
+    pub vitals: Arc<Vitals>,
 }
 
 /// Claims a request at most.
@@ -140,6 +143,7 @@ pub async fn work(
     };
     while !shutdown.is_cancelled() {
         let able = worker.step(&mut inbox).await;
+        worker.show();
         let now_ms = worker.context.clock.now_ms();
         let wait_ms = if able {
             worker.queue.wait_ms(now_ms).clamp(1, TICK_MS)
@@ -152,6 +156,7 @@ pub async fn work(
         );
         if let Either::Left(Some(input)) = race(inbox.recv(), wake).await {
             worker.take(input).await;
+            worker.show();
         }
     }
     worker.drain(&mut inbox).await;
@@ -175,6 +180,11 @@ struct Worker {
 }
 
 impl Worker {
+    /// Shows how many slots are taken.
+    fn show(&self) {
+        self.context.vitals.set_busy(self.held.len());
+    }
+
     /// Takes everything that has arrived, then claims what there is room for. Answers whether it may
     /// claim at all now: what is due waits without it.
     async fn step(&mut self, inbox: &mut mpsc::Receiver<Input>) -> bool {

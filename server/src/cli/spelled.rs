@@ -165,8 +165,13 @@ fn the_alerts_look_at_metrics_that_we_have_and_each_says_what_to_do() {
         let words = rule["expr"].as_str().unwrap();
         let words = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         for word in words.filter(|word| word.starts_with("scheduler_")) {
-            let registered = format!("\"{}\"", word.trim_end_matches("_total"));
-            assert!(metrics.contains(&registered), "{name}: {word}");
+            // What comes behind a registered name: its type, and before that its unit.
+            let typed = ["_total", "_bucket", "_count", "_sum"];
+            let bare = typed.iter().find_map(|end| word.strip_suffix(end));
+            let bare = bare.unwrap_or(word);
+            let unitless = bare.strip_suffix("_seconds").unwrap_or(bare);
+            let registered = |name: &str| metrics.contains(&format!("\"{name}\""));
+            assert!(registered(bare) || registered(unitless), "{name}: {word}");
             metrics_seen += 1;
         }
     }

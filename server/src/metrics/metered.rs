@@ -5,18 +5,20 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use punctual::backend::{
-    BackendError, BackendResult, BatchOutcome, Changes, CoordinationBackend, Lease, LeaseId, Op,
-    Page, PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch, Write,
+    BackendError, BackendResult, BatchOutcome, Changes, CoordinationBackend, Lease, LeaseId, Page,
+    PageLimit, Requirement, Revision, Span, Txn, TxnOutcome, Watch,
 };
-use punctual::keys::Keys;
+use punctual::env::SharedEnv;
 
 use super::Metrics;
+use super::written::{Did, Reader};
 
 /// Passes calls on, and counts them and what comes of them.
 pub(crate) struct Metered {
     inner: Arc<dyn CoordinationBackend>,
     metrics: Arc<Metrics>,
-    keys: Keys,
+    reader: Reader,
+    env: SharedEnv,
 }
 
 /// A call under way. One that its caller gives up is dropped, and counted by that.
@@ -39,40 +41,23 @@ impl Metered {
         inner: Arc<dyn CoordinationBackend>,
         metrics: Arc<Metrics>,
         namespace: &str,
+        env: SharedEnv,
     ) -> Self {
         Self {
             inner,
             metrics,
-            keys: Keys::new(namespace),
+            reader: Reader::new(namespace),
+            env,
         }
     }
 
-    /// Counts the records of instants that do not run. Whoever decides so writes them, so they are
-    /// seen here whatever the reason; a transaction whose answer was lost is not counted.
-    fn count_skips(&self, txn: &Txn, outcome: &TxnOutcome) {
-        let TxnOutcome::Applied { chosen, .. } = outcome else {
-            return;
-        };
-        let mut chosen = chosen.iter();
-        for op in &txn.ops {
-            let made = match op {
-                Op::Write(write) => std::slice::from_ref(write),
-                Op::Choose {
-                    then, otherwise, ..
-                } => match chosen.next() {
-                    Some(true) => then,
-                    _ => otherwise,
-                },
-            };
-            for write in made {
-                if let Write::Put { key, .. } = write
-                    && self.keys.all_done().contains(key)
-                    && let Some(at) = self.keys.parse_attempt(key)
-                    && at.attempt == 0
-                {
-                    self.metrics.skipped(&at.job);
-                }
-            }
+    /// Counts what a transaction did, or why it did nothing.
+    fn count(&self, txn: &Txn, outcome: &TxnOutcome) {
+        let now_ms = self.env.wall_ms();
+        let tell = |did: Did<'_>| self.metrics.did(&did, now_ms);
+        match outcome {
+            TxnOutcome::Applied { chosen, .. } => self.reader.applied(txn, chosen, tell),
+            TxnOutcome::Conflict { seen } => self.reader.refused(txn, seen, tell),
         }
     }
 
@@ -133,8 +118,14 @@ impl CoordinationBackend for Metered {
             TxnOutcome::Applied { .. } => "ok",
             TxnOutcome::Conflict { .. } => "conflict",
         });
-        let outcome = call.await?;
-        self.count_skips(txn, &outcome);
+        let sent = self
+            .metrics
+            .doubts
+            .sent("commit", &[], std::slice::from_ref(txn));
+        let answer = call.await;
+        sent.answered(&answer, |outcome| outcome.applied().is_some());
+        let outcome = answer?;
+        self.count(txn, &outcome);
         Ok(outcome)
     }
 
@@ -148,10 +139,25 @@ impl CoordinationBackend for Metered {
             BatchOutcome::Judged { .. } => "ok",
             BatchOutcome::GuardFailed { .. } => "conflict",
         });
-        let outcome = call.await?;
-        if let BatchOutcome::Judged { outcomes, .. } = &outcome {
-            for (txn, outcome) in txns.iter().zip(outcomes) {
-                self.count_skips(txn, outcome);
+        let sent = self.metrics.doubts.sent("commit_batch", guard, txns);
+        let answer = call.await;
+        sent.answered(&answer, |outcome| match outcome {
+            BatchOutcome::Judged { outcomes, .. } => {
+                outcomes.iter().any(|outcome| outcome.applied().is_some())
+            }
+            BatchOutcome::GuardFailed { .. } => false,
+        });
+        let outcome = answer?;
+        match &outcome {
+            BatchOutcome::Judged { outcomes, .. } => {
+                for (txn, outcome) in txns.iter().zip(outcomes) {
+                    self.count(txn, outcome);
+                }
+            }
+            BatchOutcome::GuardFailed { seen } => {
+                let now_ms = self.env.wall_ms();
+                let tell = |did: Did<'_>| self.metrics.did(&did, now_ms);
+                self.reader.fenced(guard, seen, tell);
             }
         }
         Ok(outcome)
@@ -205,9 +211,11 @@ mod tests {
     use std::time::Duration;
 
     use prometheus_client::encoding::text::encode_registry;
+    use punctual::backend::{Op, Write};
     use punctual::env::TokioEnv;
-    use punctual::keys::AttemptKey;
+    use punctual::keys::{AttemptKey, Keys};
     use punctual_memory::MemoryBackend;
+    use punctual_tests::unsteady::{Mood, Unsteady};
 
     use super::*;
 
@@ -215,7 +223,12 @@ mod tests {
     async fn every_call_is_counted_once_by_what_came_of_it() {
         let metrics = Arc::new(Metrics::new());
         let memory = MemoryBackend::new(TokioEnv::shared());
-        let store = Metered::new(Arc::new(memory), Arc::clone(&metrics), "n");
+        let store = Metered::new(
+            Arc::new(memory),
+            Arc::clone(&metrics),
+            "n",
+            TokioEnv::shared(),
+        );
         let create = Txn::new()
             .require(Requirement::Absent(b"k".to_vec()))
             .put("k", "v");
@@ -253,7 +266,12 @@ mod tests {
     async fn skip_records_are_counted_when_they_are_written() {
         let metrics = Arc::new(Metrics::new());
         let memory = MemoryBackend::new(TokioEnv::shared());
-        let store = Metered::new(Arc::new(memory), Arc::clone(&metrics), "n");
+        let store = Metered::new(
+            Arc::new(memory),
+            Arc::clone(&metrics),
+            "n",
+            TokioEnv::shared(),
+        );
         let keys = Keys::new("n");
         let at = |run: &str, attempt| AttemptKey {
             partition: 1,
@@ -290,5 +308,98 @@ mod tests {
             "{answer:?}"
         );
         assert_eq!(counted(), 2, "one by choice, one outright; one conflicted");
+    }
+
+    /// What transactions did arrives in the text, each once: runs that are made are late by the clock at
+    /// the answer, those that stood already are not made again, and a guard that is gone is told.
+    #[tokio::test]
+    async fn what_transactions_did_is_counted() {
+        let metrics = Arc::new(Metrics::new());
+        let (env, keys) = (TokioEnv::shared(), Keys::new("n"));
+        let memory = Arc::new(MemoryBackend::new(env.clone()));
+        let store = Metered::new(memory, Arc::clone(&metrics), "n", env.clone());
+        let instant_ms = env.wall_ms() - 5_000;
+        let run = format!(
+            "{{\"v\":1,\"r\":{{\"state\":\"PENDING\",\"scheduled_ms\":{instant_ms},\
+             \"not_before_ms\":{instant_ms},\"created_ms\":{instant_ms}}}}}"
+        );
+        let made = |run_id: &str| {
+            let key = keys.run(&AttemptKey {
+                partition: 1,
+                job: "a".into(),
+                run: run_id.into(),
+                attempt: 1,
+            });
+            Txn::new()
+                .require(Requirement::Absent(key.clone()))
+                .put(key, run.clone())
+        };
+        let batch = [made("a@x"), made("a~m-1")];
+        let answer = store.commit_batch(&[], &batch).await;
+        assert!(matches!(answer, Ok(BatchOutcome::Judged { .. })));
+        let again = store.commit(&batch[0]).await;
+        assert!(matches!(again, Ok(TxnOutcome::Conflict { .. })));
+        let term = Requirement::Created(keys.leader(), Revision(1));
+        let deposed = store.commit_batch(&[term], &[made("a@y")]).await;
+        assert!(matches!(deposed, Ok(BatchOutcome::GuardFailed { .. })));
+        let mut text = String::new();
+        encode_registry(&mut text, &metrics.registry).unwrap();
+        for line in [
+            "scheduler_job_trigger_total{job_id=\"a\",status=\"fired\"} 2\n",
+            "scheduler_job_trigger_total{job_id=\"a\",status=\"dedup\"} 1\n",
+            "scheduler_fire_lateness_seconds_count 1\n",
+            "scheduler_fire_lateness_seconds_bucket{le=\"2.5\"} 0\n",
+            "scheduler_fire_lateness_seconds_bucket{le=\"60.0\"} 1\n",
+            "scheduler_fenced_writes_total{op=\"lead\"} 1\n",
+            "scheduler_fenced_writes_total{op=\"work\"} 0\n",
+            "scheduler_queue_seconds_count 0\n",
+            "scheduler_runs_lost_total 0\n",
+            "scheduler_late_results_total 0\n",
+            "scheduler_leader_changes_total 0\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+
+    /// A transaction whose answer is lost is in doubt until it is made again, and is not counted as
+    /// having fired: its repeat finds the run there.
+    #[tokio::test]
+    async fn a_lost_answer_is_in_doubt_until_the_repeat() {
+        let metrics = Arc::new(Metrics::new());
+        let env = TokioEnv::shared();
+        let inner = Arc::new(Unsteady::new(MemoryBackend::new(env.clone())));
+        let store = Metered::new(inner.clone(), Arc::clone(&metrics), "n", env);
+        let key = Keys::new("n").run(&AttemptKey {
+            partition: 1,
+            job: "a".into(),
+            run: "a@x".into(),
+            attempt: 1,
+        });
+        let run = [Txn::new()
+            .require(Requirement::Absent(key.clone()))
+            .put(key, "{}")];
+        let other = Txn::new().put("k", "v");
+        inner.set(Mood::Mumbling);
+        let lost = store.commit_batch(&[], &run).await;
+        assert!(matches!(lost, Err(BackendError::Unknown(_))), "{lost:?}");
+        let lost = store.commit(&other).await;
+        assert!(matches!(lost, Err(BackendError::Unknown(_))), "{lost:?}");
+        let text = || {
+            let mut text = String::new();
+            encode_registry(&mut text, &metrics.registry).unwrap();
+            text
+        };
+        assert!(!text().contains("resolution="));
+        inner.set(Mood::Well);
+        assert!(store.commit_batch(&[], &run).await.is_ok());
+        assert!(store.commit(&other).await.is_ok());
+        for line in [
+            "scheduler_unknown_outcomes_total{op=\"commit_batch\",resolution=\"refused\"} 1\n",
+            "scheduler_unknown_outcomes_total{op=\"commit\",resolution=\"applied\"} 1\n",
+            "scheduler_job_trigger_total{job_id=\"a\",status=\"dedup\"} 1\n",
+        ] {
+            assert!(text().contains(line), "{line}{}", text());
+        }
+        assert!(!text().contains("status=\"fired\""));
     }
 }

@@ -5,10 +5,12 @@
 //! [`MAX_JOBS`] jobs have their own name; and a look at the cluster reads every job, so it is
 //! repeated only after [`REST`] times what it took.
 
+mod doubt;
 mod metered;
+mod written;
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -21,8 +23,11 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use punctual::control::{Control, StatusObject};
 use punctual::notify::Delivery;
+use punctual::vitals::Vitals;
 
+use doubt::Doubts;
 pub(crate) use metered::Metered;
+use written::Did;
 
 /// The content type of what [`Metrics::render`] writes.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -35,6 +40,11 @@ const EXECUTION: [f64; 14] = [
 /// Seconds, from an embedded store to a call that is given up.
 const REQUEST: [f64; 11] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.0,
+];
+/// Seconds, from a fire that is on time to one that somebody slept through.
+const WAIT: [f64; 18] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 3_600.0, 86_400.0,
 ];
 /// A look at the cluster is good for so long at least.
 const FRESH: Duration = Duration::from_secs(5);
@@ -91,6 +101,15 @@ pub(crate) struct Metrics {
     request_seconds: Timings<OpLabel>,
     resyncs: Family<ReasonLabel, Counter>,
     notifications: Family<OutcomeLabel, Counter>,
+    lateness: Histogram,
+    queued: Histogram,
+    lost: Counter,
+    late_results: Counter,
+    leads: Counter,
+    fenced: Family<OpLabel, Counter>,
+    doubts: Doubts,
+    /// There once the node is.
+    vitals: OnceLock<Arc<Vitals>>,
     jobs: Mutex<HashSet<String>>,
     cluster: tokio::sync::Mutex<Option<Look>>,
 }
@@ -108,7 +127,9 @@ impl Metrics {
         let triggers = Family::default();
         registry.register(
             "scheduler_job_trigger",
-            "Executions that ended on this node, by how; and records of skipped instants that it wrote",
+            "Executions that ended on this node, by how (success, failed); and what this node wrote: runs \
+             (fired), runs that were there already when it was about to make them (dedup), and records \
+             of instants that do not run (skipped)",
             triggers.clone(),
         );
         let executions: Timings<JobLabel> =
@@ -145,6 +166,59 @@ impl Metrics {
             "Messages of this node to those who asked to be told, by what came of them",
             notifications.clone(),
         );
+        let lateness = Histogram::new(WAIT);
+        registry.register_with_unit(
+            "scheduler_fire_lateness",
+            "From the instants of schedules to the answer of the store that this node has made their runs, by \
+             its clock; runs that stand for several instants count from the last, and those that have no \
+             instant (by hand, after another job, after a rest, for the past) not at all",
+            Unit::Seconds,
+            lateness.clone(),
+        );
+        let queued = Histogram::new(WAIT);
+        registry.register_with_unit(
+            "scheduler_queue",
+            "How long the attempts that this node claimed might have been claimed before, by the clocks of \
+             who made and who claimed them",
+            Unit::Seconds,
+            queued.clone(),
+        );
+        let lost = Counter::default();
+        registry.register(
+            "scheduler_runs_lost",
+            "Attempts that this node ended as worker_lost: what became of them is not known",
+            lost.clone(),
+        );
+        let late_results = Counter::default();
+        registry.register(
+            "scheduler_late_results",
+            "Results of this node that came when the attempt had been ended otherwise, and were kept beside that",
+            late_results.clone(),
+        );
+        let leads = Counter::default();
+        registry.register(
+            "scheduler_leader_changes",
+            "How often this node took the lead; the sum over all nodes is how often the lead changed",
+            leads.clone(),
+        );
+        let fenced: Family<OpLabel, Counter> = Family::default();
+        for op in [written::LEAD, written::WORK] {
+            // (There from the start, or the first one would be no increase.)
+            drop(fenced.get_or_create(&OpLabel { op }));
+        }
+        registry.register(
+            "scheduler_fenced_writes",
+            "Requests of this node that were refused because its term (lead) or session (work) was over",
+            fenced.clone(),
+        );
+        let doubts = Doubts::default();
+        registry.register(
+            "scheduler_unknown_outcomes",
+            "Transactions of this node of which it did not hear what became of them, by how it found out: it \
+             made the same one again, which was applied, or refused (most often because the first one had \
+             been applied); given_up: it did not within a minute",
+            doubts.resolved.clone(),
+        );
         registry.register(
             "scheduler_build",
             "What runs here",
@@ -161,31 +235,61 @@ impl Metrics {
             request_seconds,
             resyncs,
             notifications,
+            lateness,
+            queued,
+            lost,
+            late_results,
+            leads,
+            fenced,
+            doubts,
+            vitals: OnceLock::new(),
             jobs: Mutex::default(),
             cluster: tokio::sync::Mutex::new(None),
         }
     }
 
+    /// Shows what the node shows.
+    pub(crate) fn show(&self, vitals: Arc<Vitals>) {
+        // (A node is made once.)
+        let _ = self.vitals.set(vitals);
+    }
+
     /// An execution ended.
     pub(crate) fn executed(&self, job: &str, succeeded: bool, took: Duration) {
-        let job_id = self.label(job);
-        let status = if succeeded { "success" } else { "failed" };
         let label = JobLabel {
-            job_id: job_id.clone(),
+            job_id: self.label(job),
         };
         self.executions
             .get_or_create(&label)
             .observe(took.as_secs_f64());
-        self.triggers
-            .get_or_create(&TriggerLabels { job_id, status })
-            .inc();
+        self.trigger(job, if succeeded { "success" } else { "failed" });
     }
 
-    /// The record of an instant that does not run was written.
-    fn skipped(&self, job: &str) {
+    /// A transaction of this node did something; the wall clock says `now_ms`.
+    fn did(&self, did: &Did<'_>, now_ms: i64) {
+        match *did {
+            Did::Fired { job, at_ms } => {
+                self.trigger(job, "fired");
+                if let Some(at_ms) = at_ms {
+                    // (A clock may have been set back since: nothing takes less than no time.)
+                    let late_ms = now_ms.saturating_sub(at_ms).max(0);
+                    self.lateness.observe(seconds(late_ms));
+                }
+            }
+            Did::Met { job } => self.trigger(job, "dedup"),
+            Did::Skipped { job } => self.trigger(job, "skipped"),
+            Did::Claimed { waited_ms } => self.queued.observe(seconds(waited_ms)),
+            Did::Lost => drop(self.lost.inc()),
+            Did::CameLate => drop(self.late_results.inc()),
+            Did::Led => drop(self.leads.inc()),
+            Did::Fenced { op } => drop(self.fenced.get_or_create(&OpLabel { op }).inc()),
+        }
+    }
+
+    fn trigger(&self, job: &str, status: &'static str) {
         let labels = TriggerLabels {
             job_id: self.label(job),
-            status: "skipped",
+            status,
         };
         self.triggers.get_or_create(&labels).inc();
     }
@@ -234,9 +338,13 @@ impl Metrics {
         node: &str,
     ) -> Result<String, std::fmt::Error> {
         let cluster = self.look(control, node).await;
+        self.doubts.expire(Instant::now());
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &cluster)?;
+        if let Some(vitals) = self.vitals.get() {
+            encode_registry(&mut text, &of_node(vitals))?;
+        }
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -265,11 +373,45 @@ impl Metrics {
 
 #[expect(
     clippy::cast_precision_loss,
-    reason = "milliseconds of a lag are far from 2^53"
+    reason = "milliseconds of any lag are far from 2^53"
 )]
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1_000.0
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What the node itself shows at this moment.
+fn of_node(vitals: &Vitals) -> Registry {
+    let mut registry = Registry::default();
+    let slots: Family<StateLabel, Gauge> = Family::default();
+    for (state, count) in [("busy", vitals.busy()), ("free", vitals.free())] {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        slots.get_or_create(&StateLabel { state }).set(count);
+    }
+    registry.register(
+        "scheduler_slots",
+        "How many runs this node has or is claiming (busy), and how many more it would take (free)",
+        slots,
+    );
+    if let Some(age_ms) = vitals.tick_age_ms() {
+        let age: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
+        age.set(seconds(whole(age_ms)));
+        registry.register_with_unit(
+            "scheduler_tick_age",
+            "For how long the loop that fires has not turned, which it does twice a second unless the store \
+             does not answer; only while this node leads",
+            Unit::Seconds,
+            age,
+        );
+    }
+    registry
+}
+
 fn of_cluster(status: &StatusObject, node: &str) -> Registry {
     let mut registry = Registry::default();
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let leads: Gauge = Gauge::default();
     leads.set(i64::from(status.leader.as_deref() == Some(node)));
     registry.register("scheduler_is_leader", "1: this node leads", leads);
@@ -281,13 +423,25 @@ fn of_cluster(status: &StatusObject, node: &str) -> Registry {
         undecided,
     );
     let lag: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
-    lag.set(status.cursor_lag_ms as f64 / 1_000.0);
+    lag.set(seconds(whole(status.cursor_lag_ms)));
     registry.register_with_unit(
         "scheduler_cursor_lag",
         "Age of the oldest instant that is not decided",
         Unit::Seconds,
         lag,
     );
+    let mut own = status.nodes.iter().filter(|live| live.node == node);
+    if let Some(ahead_ms) = own.find_map(|live| live.clock_ahead_ms) {
+        let skew: Gauge<f64, std::sync::atomic::AtomicU64> = Gauge::default();
+        skew.set(seconds(ahead_ms));
+        registry.register_with_unit(
+            "scheduler_clock_skew",
+            "How far this node's clock was ahead of the middle one of the other nodes' (negative: behind) when \
+             it said so last, within a minute; an estimate, and not there while no other is known",
+            Unit::Seconds,
+            skew,
+        );
+    }
     let runs: Family<StateLabel, Gauge> = Family::default();
     for (state, count) in [
         ("PENDING", status.pending),
@@ -325,5 +479,49 @@ mod tests {
             assert!(text.contains(&line), "{line}");
         }
         assert!(!text.contains("job-1000"));
+    }
+
+    /// The skew is this node's own, and is not there when nothing is known of it: 0 would say that the
+    /// clock is right.
+    #[test]
+    fn the_skew_is_that_of_this_node_if_it_is_known() {
+        let node = |node: &str, ahead_ms: Option<i64>| {
+            serde_json::json!({
+                "node": node, "incarnation": "0123456789abcdef", "leader": node == "b",
+                "slots": 1, "queues": [], "handlers": [], "since": "", "address": null,
+                "clock_ahead_ms": ahead_ms,
+            })
+        };
+        let status: StatusObject = serde_json::from_value(serde_json::json!({
+            "store": "", "cluster_id": "c", "tzdb": "", "leader": "b", "term": 1, "jobs": 0,
+            "nodes": [node("a", Some(-250)), node("b", Some(1_500)), node("c", None)],
+            "pending": 0, "locked": 0, "running": 0, "undecided_instants": 0, "cursor_lag_ms": 0,
+        }))
+        .unwrap();
+        let text = |node: &str| {
+            let mut text = String::new();
+            encode_registry(&mut text, &of_cluster(&status, node)).unwrap();
+            text
+        };
+        assert!(text("a").contains("scheduler_clock_skew_seconds -0.25\n"));
+        assert!(text("b").contains("scheduler_clock_skew_seconds 1.5\n"));
+        assert!(text("b").contains("scheduler_is_leader 1\n"));
+        assert!(!text("c").contains("scheduler_clock_skew"));
+    }
+
+    #[tokio::test]
+    async fn slots_are_shown_and_no_tick_where_nobody_leads() {
+        let vitals = Vitals::new(punctual::env::TokioEnv::shared(), 4);
+        let mut text = String::new();
+        encode_registry(&mut text, &of_node(&vitals)).unwrap();
+        assert!(
+            text.contains("scheduler_slots{state=\"busy\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("scheduler_slots{state=\"free\"} 4\n"),
+            "{text}"
+        );
+        assert!(!text.contains("scheduler_tick_age"), "{text}");
     }
 }
