@@ -130,22 +130,22 @@ impl Partition {
             ..Self::unread(number, loaded)
         };
         let (mut loaded_jobs, mut due_at) = (Vec::new(), Vec::new());
-        // The head comes first.
-        for entry in jobs.iter().skip(1) {
-            let Some((id, record)) = decode_job(keys, entry) else {
+        // The head comes first. (What is taken in is let go at once: so a start takes less memory.)
+        for entry in jobs.into_iter().skip(1) {
+            let Some((id, record)) = decode_job(keys, &entry) else {
                 continue;
             };
             let mut definitions = Definitions::default();
-            for segment in &record.segments {
-                let generation = segment.generation;
-                let found = bytes.get(&(id.to_string(), generation));
+            for generation in record.segments.iter().map(|segment| segment.generation) {
+                // (Several segments may have one definition.)
+                let found = bytes.remove(&(id.to_string(), generation));
                 if let Some(definition) =
-                    found.and_then(|b| decode_definition(&id, generation, b, record.created_ms))
+                    found.and_then(|b| decode_definition(&id, generation, &b, record.created_ms))
                 {
                     definitions.insert(generation, definition);
                 }
             }
-            let job = partition.compact(job(id, entry, record, definitions));
+            let job = partition.compact(job(id, &entry, record, definitions));
             if let Some(due) = first_undecided(&job, &partition.cursor.position) {
                 due_at.push((job.id.clone(), due));
             }

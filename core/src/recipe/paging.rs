@@ -8,7 +8,7 @@
 use crate::backend::{Entry, PageLimit};
 
 /// No page is expected to be larger.
-const MOST_BYTES: u64 = 8 << 20;
+const MOST_BYTES: u64 = 4 << 20;
 const MOST_ENTRIES: u64 = 50_000;
 /// By the last one's pace a page takes at most this part of the time that it has.
 const PART_OF_TIMEOUT: u64 = 4;
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn pages_grow_where_they_come_quickly() {
         let limit = next(&entries(1_000, 300), 10, 2_000);
-        assert_eq!(limit.entries, (8 << 20) / 300);
-        assert!(limit.bytes > 8 << 20);
+        assert_eq!(limit.entries, (4 << 20) / 300);
+        assert!(limit.bytes > 4 << 20);
         assert_eq!(next(&entries(1_000, 1), 0, 2_000).entries, 50_000);
     }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn of_large_entries_few_are_asked_for() {
-        assert_eq!(next(&entries(2, 900_000), 100, 1_000).entries, 5);
+        assert_eq!(next(&entries(2, 900_000), 100, 1_000).entries, 4);
         assert_eq!(next(&entries(1, 9_000_000), 900, 1_000).entries, 1);
         assert_eq!(next(&[], 1, 1_000).entries, 1_000);
     }
