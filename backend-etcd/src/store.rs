@@ -27,7 +27,7 @@ use crate::error::{Call, ConnectError, Failure, Sign};
 use crate::member::{Lines, Members};
 
 /// No more entries are asked for at once, whatever the caller would take.
-const ENTRIES_AT_ONCE: usize = 50_000;
+const ENTRIES_AT_ONCE: usize = 10_000;
 
 pub(crate) struct Store {
     members: Members,

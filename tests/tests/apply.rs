@@ -519,3 +519,72 @@ async fn an_apply_that_is_cut_off_names_what_remains() {
     }
     assert!(half_way > 10, "{half_way}");
 }
+
+/// Ids of so many jobs of one partition.
+fn neighbours(count: usize) -> Vec<String> {
+    let all = (0..).map(|n| format!("near-{n}"));
+    all.filter(|id| partition_of(id, PARTITIONS) == 15)
+        .take(count)
+        .collect()
+}
+
+// A group of jobs with large payloads is written in halves.
+#[tokio::test]
+async fn what_is_written_of_a_group_in_halves_does_not_remain() {
+    let ids = neighbours(24);
+    let large = |id: &String| {
+        let mut job = job(id, "0 5 * * *");
+        job.payload = serde_json::json!("x".repeat(60_000));
+        job
+    };
+    let mut half_way = 0;
+    for breaks_at in 0.. {
+        let stage = stage(0).await;
+        stage.watched.breaks_at.store(breaks_at, Ordering::SeqCst);
+        let answer = put(&stage.ours, ids.iter().map(large).collect()).await;
+        let Err(error) = answer else { break };
+        let mut written = Vec::new();
+        for id in &ids {
+            written.extend(stage.other.job(id).await.is_ok().then(|| id.clone()));
+        }
+        let ControlError::HalfWay { remain, .. } = error else {
+            assert!(written.is_empty(), "at {breaks_at}: {written:?}");
+            continue;
+        };
+        half_way += 1;
+        assert_eq!(remain.len() + written.len(), ids.len());
+        assert!(written.iter().all(|id| !remain.contains(id)));
+    }
+    assert!(half_way > 0, "it was never cut off between the halves");
+}
+
+// A day after a job was deleted the leader forgets it, which is no change of the partition's jobs.
+#[tokio::test]
+async fn a_deleted_job_that_is_forgotten_meanwhile_is_made() {
+    let mut conflicts = 0;
+    for before in 0.. {
+        let stage = stage(0).await;
+        put(&stage.other, vec![job("a", "0 1 * * *")])
+            .await
+            .unwrap();
+        stage.other.delete_job("a", None).await.unwrap();
+        let (keys, store) = (stage.keys.clone(), stage.watched.store.clone());
+        let number = partition_of("a", PARTITIONS);
+        let meanwhile: Meanwhile = Box::new(move |_| {
+            let forget = Txn::new().delete(keys.gone(number, "a"));
+            let store = store.clone();
+            tokio::spawn(async move {
+                let outcome = store.commit(&forget).await.unwrap();
+                assert!(outcome.applied().is_some());
+            })
+        });
+        *stage.watched.before.lock().unwrap() = Some((before, meanwhile));
+        let report = put(&stage.ours, vec![job("a", "0 2 * * *")]).await.unwrap();
+        assert_eq!(report.created, ["a"], "before request {before}");
+        if stage.watched.before.lock().unwrap().is_some() {
+            break;
+        }
+        conflicts += usize::from(stage.watched.counts().0 > 8);
+    }
+    assert!(conflicts > 0, "it was never forgotten in between");
+}

@@ -49,6 +49,13 @@ struct Way {
 }
 
 impl Way {
+    fn done(&mut self, group: &[Wanted<'_>], part: ApplyReport) {
+        for wanted in group {
+            self.remain.remove(wanted.id());
+        }
+        self.report.add(part);
+    }
+
     /// It ends here: as if nothing had happened, if that is so.
     fn cut_off(self, why: ControlError) -> ControlError {
         if !self.write || self.report.changes_nothing() {
@@ -158,11 +165,7 @@ impl Control {
             wanted.extend(surplus.cloned().map(Wanted::Delete));
         }
         for group in wanted.chunks(JOBS_A_REQUEST) {
-            self.group(&mut partition, group, way.write, &mut way.report)
-                .await?;
-            for wanted in group {
-                way.remain.remove(wanted.id());
-            }
+            self.group(&mut partition, group, way).await?;
             remain(way.remain.len());
         }
         Ok(())
@@ -173,21 +176,20 @@ impl Control {
         &self,
         partition: &mut Partition,
         group: &[Wanted<'_>],
-        write: bool,
-        report: &mut ApplyReport,
+        way: &mut Way,
     ) -> Result<(), ControlError> {
         let (store, keys) = (&self.store, &self.keys);
         let ids: Vec<&str> = group.iter().map(Wanted::id).collect();
         for _ in 0..MAX_CONFLICTS {
             partition.look_at(store, keys, &ids).await?;
-            let now_ms = if write {
+            let now_ms = if way.write {
                 self.change_ms().await?
             } else {
                 self.now_ms()
             };
             let (changes, part) = self.plan_group(partition, group, now_ms)?;
-            if changes.is_empty() || !write {
-                report.add(part);
+            if changes.is_empty() || !way.write {
+                way.done(group, part);
                 return Ok(());
             }
             let name = self.name();
@@ -195,20 +197,20 @@ impl Control {
             if limits::check_txn(&txn).is_err() && group.len() > 1 {
                 // Large payloads: in halves.
                 let (left, right) = group.split_at(group.len() / 2);
-                Box::pin(self.group(partition, left, write, report)).await?;
-                return Box::pin(self.group(partition, right, write, report)).await;
+                Box::pin(self.group(partition, left, way)).await?;
+                return Box::pin(self.group(partition, right, way)).await;
             }
             match self.make(&partition.heads, name, &txn).await? {
                 Made::Now(revision) => {
                     partition.heads.changes =
                         change::next_changes(&partition.heads, &changes, name);
                     partition.heads.changes_revision = revision;
-                    report.add(part);
+                    way.done(group, part);
                     return Ok(());
                 }
                 Made::Before => {
                     partition.read_anew(store, keys).await?;
-                    report.add(part);
+                    way.done(group, part);
                     return Ok(());
                 }
                 Made::Not(heads) => partition.catch_up(store, keys, heads).await?,
@@ -264,8 +266,10 @@ impl ApplyReport {
 }
 
 fn depends_on_the_store(spec: &JobSpec, now_ms: i64) -> bool {
-    let late_at = spec.schedule.at.is_some() && spec.start_deadline.is_some();
-    late_at || Schedule::check(&spec.schedule, now_ms, &Calendars::default()).is_err()
+    // (How many values of `at` a job has had is bounded, and whether one comes too late is counted from
+    // when the job was made.)
+    spec.schedule.at.is_some()
+        || Schedule::check(&spec.schedule, now_ms, &Calendars::default()).is_err()
 }
 
 /// Checks everything; one bad job rejects the whole apply.

@@ -158,7 +158,13 @@ impl Control {
         if let TxnOutcome::Applied { revision, .. } = self.settle(txn).await? {
             return Ok(Made::Now(revision));
         }
-        let now = read::heads(&self.store, &self.keys, heads.partition).await?;
+        let now = match read::heads(&self.store, &self.keys, heads.partition).await {
+            // An earlier copy may be why it conflicts: that nothing was changed is not known.
+            Err(ControlError::Store(BackendError::Unavailable(why))) => {
+                return Err(BackendError::Unknown(why).into());
+            }
+            now => now?,
+        };
         if now.changes.recent.contains(&name) {
             return Ok(Made::Before);
         }

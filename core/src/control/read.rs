@@ -194,8 +194,7 @@ impl Partition {
         self.jobs = jobs.into_iter().filter_map(job).collect();
         let def = |entry: Entry| Some((keys.parse_def(&entry.key)?, entry.value));
         self.defs = defs.into_iter().filter_map(def).collect();
-        let gone_of = |entry: Entry| Some((keys.parse_gone(&entry.key)?.1, entry));
-        self.gone = gone.into_iter().filter_map(gone_of).collect();
+        self.gone = gone_of(keys, gone);
         Ok(true)
     }
 
@@ -293,9 +292,11 @@ impl Partition {
             Ok(())
         } else if heads.changes_revision == self.heads.changes_revision {
             // No job has changed, but the cursor, or the chain of a job that runs some time after its
-            // last run.
-            self.heads = heads;
+            // last run, or a deleted job was forgotten.
             self.delays = delays(store, keys).await?;
+            let gone = Span::prefix(keys.gone(heads.partition, ""));
+            self.gone = gone_of(keys, store.list(&gone, None).await?.0);
+            self.heads = heads;
             Ok(())
         } else {
             self.read_anew(store, keys).await
@@ -336,6 +337,11 @@ impl Partition {
             delay: self.delays.get(id).cloned(),
         }
     }
+}
+
+fn gone_of(keys: &Keys, entries: Vec<Entry>) -> BTreeMap<String, Entry> {
+    let gone_of = |entry: Entry| Some((keys.parse_gone(&entry.key)?.1, entry));
+    entries.into_iter().filter_map(gone_of).collect()
 }
 
 async fn delays(store: &Store, keys: &Keys) -> BackendResult<BTreeMap<String, Entry>> {

@@ -9,7 +9,9 @@ use crate::backend::{Entry, PageLimit};
 
 /// No page is expected to be larger.
 const MOST_BYTES: u64 = 4 << 20;
-const MOST_ENTRIES: u64 = 50_000;
+/// How large those behind the last page are nobody knows before: so many of the largest must not be more
+/// than a store can answer.
+const MOST_ENTRIES: u64 = 8_000;
 /// By the last one's pace a page takes at most this part of the time that it has.
 const PART_OF_TIMEOUT: u64 = 4;
 
@@ -32,36 +34,32 @@ impl Pages {
 
     /// It came, and took `took_ms` of `timeout_ms`.
     pub(super) fn came(&mut self, page: &[Entry], took_ms: u64, timeout_ms: u64) {
-        if !self.small_for_good {
-            self.limit = next(page, took_ms, timeout_ms);
-        }
+        let small = PageLimit::default();
+        let size = |entry: &Entry| entry.key.len() + entry.value.len();
+        let bytes = number(page.iter().map(size).sum());
+        let an_entry = (bytes / number(page.len()).max(1)).max(1);
+        let least = (number(small.bytes) / an_entry).clamp(1, number(small.entries));
+        let in_time = bytes.saturating_mul(timeout_ms / PART_OF_TIMEOUT) / took_ms.max(1);
+        let entries = match self.small_for_good {
+            true => least,
+            false => (in_time.min(MOST_BYTES) / an_entry).clamp(least, MOST_ENTRIES),
+        };
+        // Entries that are a little larger than the last ones are no reason to cut it short.
+        let bytes = (entries * an_entry / 4 * 5).max(number(small.bytes));
+        self.limit = PageLimit {
+            entries: usize::try_from(entries).unwrap_or(usize::MAX),
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
     }
 
     /// It did not come. Whether a smaller one can be asked for.
     pub(super) fn failed(&mut self) -> bool {
-        let was_large = self.limit != PageLimit::default();
+        let was_large = !self.small_for_good && self.limit != PageLimit::default();
         *self = Self {
             small_for_good: true,
             ..Self::default()
         };
         was_large
-    }
-}
-
-/// The limit of the page behind `last`, which took `took_ms` of `timeout_ms`.
-fn next(last: &[Entry], took_ms: u64, timeout_ms: u64) -> PageLimit {
-    let small = PageLimit::default();
-    let size = |entry: &Entry| entry.key.len() + entry.value.len();
-    let bytes = number(last.iter().map(size).sum());
-    let an_entry = (bytes / number(last.len()).max(1)).max(1);
-    let in_time = bytes.saturating_mul(timeout_ms / PART_OF_TIMEOUT) / took_ms.max(1);
-    let least = (number(small.bytes) / an_entry).clamp(1, number(small.entries));
-    let entries = (in_time.min(MOST_BYTES) / an_entry).clamp(least, MOST_ENTRIES);
-    // Entries that are a little larger than the last ones are no reason to cut it short.
-    let bytes = (entries * an_entry / 4 * 5).max(number(small.bytes));
-    PageLimit {
-        entries: usize::try_from(entries).unwrap_or(usize::MAX),
-        bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
     }
 }
 
@@ -85,12 +83,18 @@ mod tests {
         vec![entry; count]
     }
 
+    fn next(page: &[Entry], took_ms: u64, timeout_ms: u64) -> PageLimit {
+        let mut pages = Pages::default();
+        pages.came(page, took_ms, timeout_ms);
+        pages.limit(usize::MAX)
+    }
+
     #[test]
     fn pages_grow_where_they_come_quickly() {
-        let limit = next(&entries(1_000, 300), 10, 2_000);
-        assert_eq!(limit.entries, (4 << 20) / 300);
+        let limit = next(&entries(1_000, 1_000), 10, 2_000);
+        assert_eq!(limit.entries, (4 << 20) / 1_000);
         assert!(limit.bytes > 4 << 20);
-        assert_eq!(next(&entries(1_000, 1), 0, 2_000).entries, 50_000);
+        assert_eq!(next(&entries(1_000, 1), 0, 2_000).entries, 8_000);
     }
 
     // A page of 300 KB that took 400 ms of 2,000 must not be followed by one that takes five seconds.
@@ -120,7 +124,18 @@ mod tests {
         assert!(pages.failed());
         assert_eq!(pages.limit(usize::MAX), PageLimit::default());
         pages.came(&entries(1_000, 300), 10, 2_000);
-        assert_eq!(pages.limit(usize::MAX), PageLimit::default());
+        assert_eq!(pages.limit(usize::MAX).entries, 1_000);
         assert!(!pages.failed());
+    }
+
+    // A thousand of the largest entries are more than is taken at once, so that each page would be
+    // asked for twice.
+    #[test]
+    fn small_pages_fit_what_comes_too() {
+        let mut pages = Pages::default();
+        pages.came(&entries(1_000, 300), 10, 2_000);
+        assert!(pages.failed());
+        pages.came(&entries(21, 49_000), 100, 2_000);
+        assert_eq!(pages.limit(usize::MAX).entries, 21);
     }
 }

@@ -308,17 +308,25 @@ impl Store {
     /// As [`Store::settle`], but gives up after `within_ms`: for callers that a person waits for.
     ///
     /// # Errors
-    /// The last transient error when time is up; then the transaction was applied once, will be
-    /// applied once, or not at all.
+    /// [`BackendError::Unknown`] when time is up and one of the tries was not answered, whatever
+    /// became of the last: then the transaction was applied once, will be applied once, or not at all.
     pub async fn settle_within(&self, txn: &Txn, within_ms: u64) -> BackendResult<TxnOutcome> {
         let deadline = self.env.monotonic_ms() + within_ms;
         let mut backoff = Backoff::default();
+        let mut doubt = None;
         loop {
             match self.try_commit(txn).await {
-                Err(e) if e.is_transient() && self.env.monotonic_ms() < deadline => {
+                Err(e) if e.is_transient() => {
+                    if matches!(e, BackendError::Unknown(_)) {
+                        doubt.get_or_insert_with(|| e.clone());
+                    }
+                    if self.env.monotonic_ms() >= deadline {
+                        return Err(doubt.unwrap_or(e));
+                    }
                     backoff.wait(&self.env).await;
                 }
-                answer => return answer,
+                Err(e) => return Err(doubt.unwrap_or(e)),
+                outcome => return outcome,
             }
         }
     }

@@ -69,10 +69,18 @@ impl Problem {
 
     /// Some of what was asked is done.
     fn half_way(remain: &[String], why: ControlError) -> Self {
-        let what = match &why {
+        let (what, then) = match &why {
             // (What the store says is for the log.)
-            ControlError::Store(_) => "the store went away, or did not answer in time".to_owned(),
-            other => other.to_string(),
+            ControlError::Store(BackendError::Unknown(_)) => (
+                "the store did not answer in time, so that some of these may be in force"
+                    .to_owned(),
+                "Apply it again to finish",
+            ),
+            ControlError::Store(_) => {
+                ("the store went away".to_owned(), "Apply it again to finish")
+            }
+            ControlError::Invalid(_) => (why.to_string(), "Mend that and apply it again to finish"),
+            other => (other.to_string(), "Apply it again to finish"),
         };
         let first = remain.iter().take(MAX_NAMED).map(String::as_str);
         let first = first.collect::<Vec<_>>().join(", ");
@@ -84,7 +92,7 @@ impl Problem {
             }
         };
         Self {
-            detail: format!("stopped half-way: {what}; {left}. Apply it again to finish"),
+            detail: format!("stopped half-way: {left}; {what}. {then}"),
             ..Self::from(why)
         }
     }
@@ -180,15 +188,11 @@ mod tests {
         let detail = Problem::from(half_way(12)).detail;
         assert!(detail.contains("12 remain: job-00, "), "{detail}");
         assert!(
-            detail.contains("job-09 and 2 more. Apply it again"),
+            detail.contains("job-09 and 2 more; the store went away. Apply it again"),
             "{detail}"
         );
         let few = Problem::from(half_way(1));
-        assert!(
-            few.detail.contains("1 remain: job-00. Apply"),
-            "{}",
-            few.detail
-        );
+        assert!(few.detail.contains("1 remain: job-00; "), "{}", few.detail);
         for problem in [Problem::from(half_way(0)), few] {
             assert_eq!(problem.status, 503);
             for wrong in ["nothing was changed", "secret"] {

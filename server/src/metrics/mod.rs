@@ -121,6 +121,16 @@ struct Look {
     status: Option<StatusObject>,
 }
 
+impl Look {
+    /// One that failed shows nothing: whoever watches needs the next one, however long it took.
+    fn good_for(&self) -> Duration {
+        match self.status {
+            Some(_) => FRESH.max(self.took * REST),
+            None => FRESH,
+        }
+    }
+}
+
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::default();
@@ -278,7 +288,7 @@ impl Metrics {
             }
             Did::Met { job } => self.trigger(job, "dedup"),
             Did::Skipped { job } => self.trigger(job, "skipped"),
-            Did::Claimed { waited_ms } => self.queued.observe(seconds(waited_ms)),
+            Did::Started { waited_ms } => self.queued.observe(seconds(waited_ms)),
             Did::Lost => drop(self.lost.inc()),
             Did::CameLate => drop(self.late_results.inc()),
             Did::Led => drop(self.leads.inc()),
@@ -354,7 +364,7 @@ impl Metrics {
         let mut last = self.cluster.lock().await;
         let fresh = last
             .as_ref()
-            .is_some_and(|look| look.at.elapsed() < FRESH.max(look.took * REST));
+            .is_some_and(|look| look.at.elapsed() < look.good_for());
         if !fresh {
             let began = Instant::now();
             let status = tokio::time::timeout(LOOK, control.status(String::new())).await;

@@ -19,8 +19,8 @@ pub(super) enum Did<'a> {
     Met { job: &'a str },
     /// The record of an instant that does not run was written.
     Skipped { job: &'a str },
-    /// An attempt was claimed that might have been claimed so long before.
-    Claimed { waited_ms: i64 },
+    /// An attempt was started that might have been claimed so long before it was.
+    Started { waited_ms: i64 },
     /// An attempt ended because its worker was gone.
     Lost,
     /// A result was put beside the end that somebody else had decided.
@@ -122,10 +122,11 @@ impl Reader {
                     job,
                     at_ms: is_of_schedule(at).then_some(alive.scheduled_ms),
                 }),
-                RunState::Locked => {
+                // (Not when it is claimed: a node that cannot run it gives it back, and claims it again.)
+                RunState::Running => {
                     let ready_ms = alive.created_ms.max(alive.not_before_ms);
                     let locked_ms = alive.locked_ms.unwrap_or(ready_ms);
-                    tell(Did::Claimed {
+                    tell(Did::Started {
                         // (The clocks of two nodes; a claim is never before its run.)
                         waited_ms: locked_ms.saturating_sub(ready_ms).max(0),
                     });

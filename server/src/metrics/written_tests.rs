@@ -78,22 +78,20 @@ fn the_steps_of_a_run_are_told_by_what_they_write() {
     );
     // Ready since 5,000, whenever it was made.
     let (claim, locked) = finish::claim(&keys, &first, &owner, 0, 6_500).unwrap();
-    assert_eq!(told(&claim, &[]), ["Claimed { waited_ms: 1500 }"]);
+    assert_eq!(told(&claim, &[]), [""; 0]);
     let locked = Attempt {
         record: locked,
         ..first.clone()
     };
     let back = finish::give_back(&keys, &locked, &RunEvent::Decline(owner.clone())).unwrap();
     assert_eq!(told(&back, &[]), [""; 0]);
-    let (early, _) = finish::claim(&keys, &first, &owner, 0, 4_000).unwrap();
-    assert_eq!(told(&early, &[]), ["Claimed { waited_ms: 0 }"]);
     let start = Start {
         now_ms: 7_000,
         deadline_ms: 99_000,
         ..Start::default()
     };
     let (start, running) = finish::start(&keys, &locked, &owner, start).unwrap();
-    assert_eq!(told(&start, &[]), [""; 0]);
+    assert_eq!(told(&start, &[]), ["Started { waited_ms: 1500 }"]);
     let running = Attempt {
         record: running,
         ..locked
