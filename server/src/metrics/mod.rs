@@ -188,7 +188,7 @@ impl Metrics {
         let queued = Histogram::new(WAIT);
         registry.register_with_unit(
             "scheduler_queue",
-            "How long the attempts that this node claimed might have been claimed before, by the clocks of \
+            "How long the attempts that this node started might have been claimed before they were, by the clocks of \
              who made and who claimed them",
             Unit::Seconds,
             queued.clone(),
