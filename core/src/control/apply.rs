@@ -266,10 +266,8 @@ impl ApplyReport {
 }
 
 fn depends_on_the_store(spec: &JobSpec, now_ms: i64) -> bool {
-    // (How many values of `at` a job has had is bounded, and whether one comes too late is counted from
-    // when the job was made.)
-    spec.schedule.at.is_some()
-        || Schedule::check(&spec.schedule, now_ms, &Calendars::default()).is_err()
+    let late_at = spec.schedule.at.is_some() && spec.start_deadline.is_some();
+    late_at || Schedule::check(&spec.schedule, now_ms, &Calendars::default()).is_err()
 }
 
 /// Checks everything; one bad job rejects the whole apply.

@@ -468,6 +468,17 @@ fn of_cluster(status: &StatusObject, node: &str) -> Registry {
 mod tests {
     use super::*;
 
+    // A look that the store kept waiting for five seconds must not hide the cluster for a hundred.
+    #[test]
+    fn after_a_look_that_failed_the_next_one_is_soon() {
+        let failed = Look {
+            at: Instant::now(),
+            took: LOOK,
+            status: None,
+        };
+        assert_eq!(failed.good_for(), FRESH);
+    }
+
     #[test]
     fn the_thousandth_job_is_the_last_with_a_name() {
         let metrics = Metrics::new();
